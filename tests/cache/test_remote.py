@@ -1,6 +1,7 @@
 """A second level of the cache: what one machine measured another one reads, and a store that fails changes nothing."""
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -12,6 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from pytest_lmgate.cache.remote import Address, AddressError, Remote, is_from_fork
 from pytest_lmgate.cache.store import Store
+from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.settings.session import CacheKey
 from tests.cache.test_store import ENTRY, FINGERPRINT, OTHER
 
@@ -151,6 +153,12 @@ def test_a_store_that_does_not_answer_is_given_up_after_one_time_out(
     assert "no answer in 0.2 s" in machine.said[0]
 
 
+def test_without_fsspec_the_extra_that_brings_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(ConfigError, match=r"--lmgate-history s3://\*\*\*@b: .* pip install 'pytest-lmgate\[remote\]'"):
+        Address("s3://me:secret@b", "--lmgate-history")
+
+
 def test_files_of_a_folder_are_read_together_and_leftovers_are_no_files(url: str) -> None:
     folder = Address(url, "--lmgate-history")
     assert folder.read_all(".json") == {}
@@ -198,3 +206,9 @@ def test_a_secret_that_the_store_repeats_is_not_shown_either(
     monkeypatch.setattr(failing, "problem", lambda: raise_(ConnectionError("user u with p@ss was refused")))
     with pytest.raises(AddressError, match=r"^ConnectionError: user u with \*\*\* was refused$"):
         Address("failing://u:p@ss@host/x", "--lmgate-history").read(NAME)
+
+
+def test_an_address_whose_library_is_not_installed_is_an_error_that_names_it() -> None:
+    fsspec.register_implementation("lacking", "no_such_library.Files", clobber=True, errtxt="install no_such_library")
+    with pytest.raises(ConfigError, match="--lmgate-history lacking://host/x: install no_such_library"):
+        Address("lacking://host/x", "--lmgate-history")

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 from typer.testing import CliRunner
@@ -21,6 +22,10 @@ def test_markers_prints_the_help_of_every_marker_and_fixture_and_json_has_the_sa
     more = "lmgate markers NAME explains each argument and its default."
     assert text.stdout == "\n\n".join([*helps, more]) + "\n"
     assert json.loads(CliRunner().invoke(cli.app, ["markers", "--json"]).stdout) == HELP
+
+
+def test_the_version_is_printed():
+    assert CliRunner().invoke(cli.app, ["--version"]).stdout == f"pytest-lmgate {version('pytest-lmgate')}\n"
 
 
 @pytest.mark.parametrize(

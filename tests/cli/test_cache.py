@@ -12,6 +12,8 @@ from typer.testing import CliRunner, Result
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry, Store
 from pytest_lmgate.cli.app import app
+from pytest_lmgate.cli.cache import _day
+from pytest_lmgate.cli.console import bytes_of
 from pytest_lmgate.errors import CacheError
 from pytest_lmgate.report.text import byte_size
 from pytest_lmgate.settings.session import CacheKey
@@ -69,6 +71,12 @@ def test_show_prints_the_ingredients_and_where_it_was_measured(store: Store) -> 
     assert json.loads(lmgate("show", path.stem[:8], "--json").stdout)["ingredients"]["torch"] == "2.13"
 
 
+def test_show_wants_the_beginning_of_one_address(store: Store) -> None:
+    put(store, "a"), put(store, "b")
+    assert "2 do" in lmgate("show", "", code=2).stderr
+    assert "none does" in lmgate("show", "zz", code=2).stderr
+
+
 def test_verify_passes_whole_entries_and_fails_by_each_broken_one(store: Store) -> None:
     put(store, "good")
     assert "checksums of 1 entry checked, 0 broken" in lmgate("verify").stdout
@@ -109,6 +117,13 @@ def test_gc_removes_what_was_not_used_for_longest_until_the_rest_fits(store: Sto
     assert [path.exists() for path in (aside, *paths)] == [False, False, True, True]
 
 
+def test_sizes_are_read_as_people_write_them_and_anything_else_is_a_usage_error(store: Store) -> None:
+    sizes = {"1k": 1000, "1.5KiB": 1536, "2 GB": 2 * 10**9, "7B": 7, "0": 0}
+    assert {written: bytes_of(written) for written in sizes} == sizes
+    for wrong in ("", "much", "1X", "-1", "1 2", "2", "1.5"):
+        assert "500M" in lmgate("gc", f"--max-size={wrong}", code=2).stderr
+
+
 def test_clear_asks_and_takes_remembered_digests_along(store: Store, tmp_path: Path) -> None:
     path = put(store, "m")
     file = tmp_path / "weights"
@@ -136,3 +151,8 @@ def test_an_entry_that_cannot_be_read_and_a_file_in_the_place_of_the_cache_are_e
         failed = CliRunner().invoke(app, ["cache", *arguments]).exception
         assert isinstance(failed, CacheError)
         assert named in str(failed)
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0, "1970-01-01 00:00:00 UTC"), (1e300, ""), (float("nan"), "")])
+def test_a_time_that_no_calendar_has_is_not_shown(seconds: float, shown: str) -> None:
+    assert _day(seconds) == shown

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from pytest_lmgate.cli.app import app
 from pytest_lmgate.cli.init import add_pair, find_places, propose
 from pytest_lmgate.cli.measure import Measuring
-from pytest_lmgate.errors import EngineError
+from pytest_lmgate.errors import ComparisonError, EngineError
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
 from pytest_lmgate.settings.requests import Signature
 
@@ -115,6 +115,16 @@ def test_the_limit_of_a_noisy_value_is_beyond_its_interval_and_of_an_infinite_on
     assert end < limit["limit"] < 1.01 * end
     with pytest.raises(EngineError, match="perplexity of 'a' on 'words' is inf: no limit"):
         propose(session(a=("causal", [1e4] * 4, "t")), "a", "words", 0.05)
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [(("masked", BETTER, "t"), "the protocol differs"), (("causal", BETTER, "others"), "tokens")],
+)
+def test_models_that_cannot_be_compared_are_no_pair(other: tuple[str, Nll, str], why: str) -> None:
+    both = session(a=("causal", GOOD, "t"), b=other)
+    with pytest.raises(ComparisonError, match=f"^a and b cannot be compared: .*{why}"):
+        add_pair(both, propose(both, "a", "words", 0.05), "b")
 
 
 def test_a_model_that_is_close_to_its_original_is_gated_against_it() -> None:

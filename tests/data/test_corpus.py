@@ -310,6 +310,16 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], Callable[..., Cor
     return answers
 
 
+def test_a_hub_dataset_of_one_split_is_read_and_of_several_one_has_to_be_named(hub: Any) -> None:
+    import datasets
+
+    rows = datasets.Dataset.from_dict({"text": ROWS})
+    expected = Corpus("d", tuple(ROWS))
+    assert hub({"train": rows})("d") == hub(rows)("d", split="test") == expected
+    with pytest.raises(DataError, match=r"^dataset 'd': set split: to one of train, test; got None$"):
+        hub({"train": rows, "test": rows})("d")
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [("d", ""), ("org/texts", "; there is no file or folder org/texts either (write ./org/texts, or name it in ")],
@@ -336,3 +346,14 @@ def test_more_than_1_gb_of_text_is_an_error_that_says_to_sample(
         read(path, **more)
     if more or path.suffix == ".jsonl":
         assert read(path, limit=1, **more).rows == ("four",)
+
+
+def test_a_sample_with_fewer_rows_than_strata_is_an_error() -> None:
+    table = [{"text": "x", "kind": kind} for kind in (1, 2, 3, 3)]
+    with pytest.raises(DataError, match="expected rows=3 or more, one for each value of 'kind', got 2"):
+        drawn(table, Sample(2, 3, "kind"), "d")
+
+
+def test_a_folder_that_datasets_did_not_save_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"dataset 'd': {tmp_path}: not a folder saved by datasets: "):
+        read(tmp_path)

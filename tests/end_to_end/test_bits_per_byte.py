@@ -130,3 +130,16 @@ def test_text_that_a_tokenizer_loses_is_a_remark_and_an_error_where_two_are_comp
     # Three of twelve letters of each row are capitals; "letters" has none, and so takes them for unknown.
     done.says("mixed: the tokenizer of 'lowered' does not give the text back: decode(encode(text)) loses 25.00%")
     done.says("ERROR at setup of test_others", "ERROR at setup of test_whole", "25.00% (tokens ")
+
+
+def test_without_offsets_only_a_protocol_that_scores_everything_counts_bytes(toys: Project) -> None:
+    toys.write(
+        test_toys=marked(
+            document="bpb_max('slow', 'korean', 99, protocol='document')",
+            whole="bpb_max('slow', 'korean', 99, protocol='lm-eval')",
+            tokens="ppl_max('slow', 'korean', 9999, protocol='document')",
+            cached="ppl_max('slow', 'korean', 9999, protocol='document', unit='byte')",
+        )
+    )
+    done = toys.run().expect(1, passed=2, error=2)
+    done.says("model 'slow': unit='bits_per_byte'", "model 'slow': unit='byte'", "use protocol='lm-eval'")

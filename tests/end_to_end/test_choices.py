@@ -192,3 +192,10 @@ def test_targets_several_questions_and_averages_of_groups_are_gated(project: Pro
     project.write(test_targets=marked(no_average="ppl_max('counter', 'averaged', 9)")).run().expect(4).says(
         "dataset 'averaged': average_by: "
     )
+
+
+def test_the_progress_of_an_accuracy_is_no_perplexity(project: Project) -> None:
+    with (project.folder / "conftest.py").open("a") as file:
+        file.write("\nfrom pytest_lmgate.report import text\ntext._LOG_SECONDS = text._TERMINAL_SECONDS = 0.0\n")
+    project.write(test_quiz=marked(gate="accuracy_min('counter', 'quiz', 0.5)"))
+    project.run().expect(0, passed=1).says("lmgate: counter on quiz: 100%, loss ").is_silent_on("ppl")

@@ -146,6 +146,15 @@ def test_no_file_is_left_where_the_models_take_turns_also_when_killed(two: Proje
     assert math.isclose(turns, two.report()["gates"][0]["value"], rel_tol=1e-6)
 
 
+def test_prompts_without_references_are_enough_for_divergences_of_texts_that_a_model_writes(two: Project) -> None:
+    turns = '[{"role": "user", "content": "w1"}]'
+    two.write(asked_jsonl="".join(f'{{"q": "w{n} w{n + 1}", "turns": {turns}}}\n' for n in range(4)))
+    two.add("datasets", asked='path: asked.jsonl, prompt: "{q} w2"', bare="path: asked.jsonl, source: q")
+    gates = {name: f'self_kl_max("noisy", {name!r}, 1e-6, max_new_tokens=8)' for name in ("asked", "bare")}
+    kl = 'kl_max("noisy", "float", "asked", 10.0, estimator="sampled", max_new_tokens=8)'
+    two.write(test_gates=marked(**gates, kl=kl)).run().expect(0, passed=3)
+
+
 def test_a_sampled_divergence_is_judged_kept_and_compared(two: Project) -> None:
     sampled = 'estimator="sampled", max_new_tokens=8)'
     two.write(

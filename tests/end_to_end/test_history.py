@@ -74,6 +74,22 @@ def test_a_run_that_measured_nothing_leaves_no_record(measured: Project) -> None
     assert not (measured.folder / "runs").exists()
 
 
+def test_a_uri_of_no_known_store_is_refused_before_anything_is_measured(measured: Project) -> None:
+    measured.write(test_gate=GATE)
+    done = measured.run("--lmgate-history=nosuch://me:secret@bucket/runs", "-n", "2").expect(4)
+    done.says("--lmgate-history: ", "nosuch://***@bucket/runs").is_silent_on("secret", "Traceback")
+    offline = measured.run("--lmgate-history=memory://runs", "--lmgate-offline").expect(4)
+    offline.says("--lmgate-history memory://runs", "--lmgate-offline")
+
+
+def test_a_pull_request_from_a_fork_records_nothing_at_a_uri(measured: Project, tmp_path: Path) -> None:
+    measured.write(test_gate=GATE)
+    fork = {"CI_MERGE_REQUEST_SOURCE_PROJECT_ID": "7", "CI_MERGE_REQUEST_PROJECT_ID": "1"}
+    done = measured.run(f"--lmgate-history=file://{tmp_path}/runs", env=fork).expect(0, passed=1)
+    done.says(f"--lmgate-history file://{tmp_path}/runs: ", "fork")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_reports_have_the_runs_of_each_gate_with_this_one_last(measured: Project) -> None:
     measured.write(test_gate=GATE, pytest_ini="[pytest]\nlmgate_history = runs\n")
     measured.run().expect(0)

@@ -33,3 +33,12 @@ def test_a_pinned_model_in_the_hub_cache_needs_no_network(project: Project, hub:
     project.run(env=hub).expect(0, passed=1)
     # It was measured, and is found again.
     project.run(env=hub, torch_free=True).expect(0, passed=1).says("cached")
+
+
+def test_a_tokenizer_may_come_from_the_hub_as_a_model_does(project: Project, models: Path, hub: dict[str, str]) -> None:
+    tokenizer = f"hub:org/die@{COMMIT}"
+    for file in project.model("bare", models / "die").glob("tokenizer*"):
+        file.unlink()
+    project.add("models", bare=f"path: bare, tokenizer: '{tokenizer}'")
+    project.write(test_hub="def test_bare(ppl_of):\n    assert ppl_of('bare', 'words') < 60.5")
+    project.run("--lmgate-offline", env=hub).expect(0, passed=1)

@@ -132,3 +132,18 @@ def test_a_masked_model_is_gated_by_its_pseudo_perplexity_and_an_encoder_decoder
     lmgate(folder, "init", f"--model={paths['translator']}", "--yes", code=3).says("ppl of the encoder-decoder model")
     lmgate(folder, "init", f"--model={paths['masked']}", "--yes").says(f"masked on words: pppl {MASKED_WORDS}")
     Project(folder).run().expect(0, passed=2).says("pppl_max[masked-words]", "no_regression:pppl[masked-words]")
+
+
+def widened(project: Project, name: str, words: int) -> None:
+    """Give a model a context of 4,096 tokens, and the text so many words."""
+    config = project.folder / "models" / name / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 4096}))
+    (project.folder / "data" / "words.txt").write_text(" ".join(f"w{n * n % 57}" for n in range(words)))
+
+
+def test_a_text_on_which_no_gate_could_decide_is_refused_before_anything_is_measured(start: Start) -> None:
+    project = start("die")
+    widened(project, "die", 1000)
+    done = lmgate(project.folder, "init", "--yes", code=3)
+    done.says("gates on it could never decide: 3 blocks of windows", "about 3 times as much text")
+    assert not (project.folder / "lmgate.yaml").exists()

@@ -151,6 +151,17 @@ def test_a_failed_gate_fails_the_session_whatever_status_the_project_sets(measur
     measured.write(test_gate=GATE).run().expect(0)
 
 
+def test_a_report_sent_to_a_device_or_a_link_leaves_it_what_it_is(measured: Project) -> None:
+    measured.write(test_gate=GATE)
+    link = measured.folder / "link.json"
+    link.symlink_to(measured.folder / "target.json")
+    measured.run("--lmgate-report", "json:/dev/stdout", "--lmgate-report", "json:link.json").expect(0).says(
+        '"schema": 1'
+    )
+    assert link.is_symlink()
+    assert measured.report("target.json")["schema"] == 1
+
+
 def test_a_score_means_the_same_in_junit_xml_with_workers_as_without(measured: Project) -> None:
     measured.write(
         test_scores="""

@@ -72,6 +72,14 @@ def test_it_says_what_is_cached_and_how_long_the_rest_may_take(dice: DiceProject
     plan(dice, "--lmgate-explain-cache").says("ppl: red on one: die: ")
 
 
+def test_it_says_how_far_an_interrupted_measurement_is(dice: DiceProject) -> None:
+    dice.models(red={"kills_after": 2}).gates([("red", "one")])
+    assert dice.run().code < 0
+    share = rows(plan(dice))["ppl: red on one"][0]
+    assert re.fullmatch(r"\d+% done", share)
+    dice.run("-s").expect(0, passed=1).says(f"red on one: resumed at {share.removesuffix(' done')}")
+
+
 def test_an_engine_that_fails_loses_its_own_line_and_no_other(dice: DiceProject) -> None:
     dice.models(red={"tells_tokens": "wrongly"}, blue={}).gates([("red", "one"), ("blue", "one")])
     outcome = plan(dice)

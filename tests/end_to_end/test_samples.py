@@ -39,3 +39,10 @@ def test_gates_measure_the_rows_that_were_drawn_and_the_beginning_of_a_text(dice
     assert [gate["n"] for gate in dice.report()["gates"]] == [*of_rows, 99]
     dice.run().expect(0, passed=4)
     assert len(dice.loaded) == 1, "the second session should find all in the cache"
+
+
+def test_a_measure_per_byte_refuses_a_text_cut_by_tokens(dice: DiceProject) -> None:
+    _gates(dice, few="path: one.txt, tokens: 100")
+    dice.change("ppl_max", "bpb_max").run().expect(1, error=1).says(
+        "dataset 'few': tokens: ", "these would read different texts"
+    )

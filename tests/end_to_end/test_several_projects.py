@@ -105,3 +105,18 @@ def test_a_baseline_beside_a_named_lmgate_yaml_is_not_passed_over(several: Proje
     (several.folder / "a" / "lmgate-baseline.json").write_text("{}")
     several.run(*named).expect(4).says("a/lmgate-baseline.json", "--lmgate-config")
     several.run(*named, "--lmgate-baseline", "lmgate-baseline.json").expect(0, passed=1)
+
+
+def test_a_fixture_that_measures_once_for_two_projects_is_refused(several: Project) -> None:
+    (several.folder / "conftest.py").write_text(
+        "import pytest\n"
+        "@pytest.fixture(scope='session')\n"
+        "def scores(ppl_of): return ppl_of\n"
+        "@pytest.fixture(scope='session')\n"
+        "def shared(scores): return scores('die', 'words')\n"
+    )
+    for name in "ab":
+        test = several.folder / name / "tests" / f"test_shared_{name}.py"
+        test.write_text("def test_shared(shared): assert shared < 60.5\n")
+    several.run().expect(4).says("'shared'", f"{several.folder}/a/lmgate.yaml")
+    several.run("a").expect(0, passed=5)

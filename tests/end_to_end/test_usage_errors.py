@@ -112,3 +112,9 @@ def test_a_metric_that_cannot_be_made_is_named_with_the_line_that_makes_it(unmea
     unmeasured.write(conftest=conftest, test_gate=GATE)
     outcome = unmeasured.run().expect(4).is_silent_on("Traceback", "INTERNALERROR")
     outcome.says("pytest_lmgate_metrics: ", "conftest.py:4: ")
+
+
+def test_a_cluster_and_workers_of_xdist_are_not_asked_for_together(unmeasured: Project) -> None:
+    unmeasured.write(test_gate=GATE)
+    done = unmeasured.run("-n", "2", "--lmgate-executor=ray").expect(4)
+    done.says("--lmgate-executor: Ray already distributes the work: remove -n")

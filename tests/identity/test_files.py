@@ -50,6 +50,15 @@ def test_a_file_in_an_inner_folder_that_a_json_file_names_is_read(tmp_path: Path
     assert set(checkpoint_files(folder)) == {"config.json", file, "w/v.safetensors"}
 
 
+@pytest.mark.parametrize(
+    "text", ["{", "[" * 100_000, '{"a": "' + "x" * 600 + '"}', '{"a": "' + "x" * 5000 + '"}', '{"a": "\\u0000"}']
+)
+def test_json_that_names_nothing_is_left_to_the_loader(tmp_path: Path, text: str) -> None:
+    folder = write(tmp_path / "m", "model.safetensors")
+    (folder / "config.json").write_text(text)
+    assert set(checkpoint_files(folder)) == {"config.json", "model.safetensors"}
+
+
 def test_a_snapshot_names_the_files_that_changed(tmp_path: Path) -> None:
     folder = write(tmp_path / "m", "model.safetensors", "inner/x.py")
     weights = folder / "model.safetensors"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_lmgate.engines.base import Backend, Entry, Model, Runner
+from pytest_lmgate.errors import EngineError
 from pytest_lmgate.judge.attribution import Attribution
 from pytest_lmgate.judge.baseline import Baselines, write_baseline
 from pytest_lmgate.judge.judge import Judge
@@ -163,6 +164,31 @@ def test_a_running_text_is_named_by_its_blocks_where_no_tokenizer_tells_its_toke
     rows = ["a" * 100 + "z" * 8 + "a" * 92]
     told = where(found(rows, engine).against_baseline("ppl", "text", max_length=8))
     assert [passage.place for passage in told.passages] == places
+
+
+def lost() -> TokenizerFacts:
+    raise OSError("the letters are gone")
+
+
+def refused() -> TokenizerFacts:
+    raise EngineError("the letters are of another model")
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "note"),
+    [
+        (lost, "it is unknown where the model got worse: OSError: the letters are gone"),
+        (refused, "the letters are of another model"),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_read_leaves_the_verdict_and_a_note(
+    found: Callable[..., Found], tokenizer: Callable[[], TokenizerFacts], note: str
+) -> None:
+    rows = ["aaaa", "azzz"] * 20 + ["azzz"] * 40
+    told = where(found(rows, Readers(tells=tokenizer)).against_good("ppl", protocol="document"))
+    assert told.passages == ()
+    assert [tag.value for tag in told.tags] == ["b", "a"]
+    assert told.notes == (note,)
 
 
 def test_without_a_tokenizer_rows_are_named_by_number_and_a_note_says_why(found: Callable[..., Found]) -> None:

@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_lmgate.errors import MetricInputError
+from pytest_lmgate.judge import histogram as module
+from pytest_lmgate.judge import judge
 from pytest_lmgate.judge.histogram import BINS, ChangeHistogram, change_histogram
+from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import TextMetric
 from pytest_lmgate.stats.sample import ByRow, Sample, Scale
 
@@ -64,6 +68,13 @@ def test_rows_that_alone_have_no_value_are_left_out_and_with_none_there_is_no_sp
     assert change_histogram(none, none, metric="f", unit="row") is None
 
 
+def test_a_metric_of_texts_is_not_computed_of_very_many_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = (of_texts([[1, 2]] * count, lambda sums: float(sums[0])) for count in (2, 3))
+    monkeypatch.setattr(module, "_MOST_TEXTS", 2)
+    assert spread(few, few, "f", "row").same == 2
+    assert change_histogram(many, many, metric="f", unit="row") is None
+
+
 def test_without_rows_blocks_are_compared_and_other_blocks_are_not() -> None:
     one, other = sample([1.0, 2.0], [5, 5], rows=False), sample([1.0, 2.0], [4, 6], rows=False)
     assert spread(one, one).of == "blocks"
@@ -98,3 +109,13 @@ def test_every_change_is_in_a_bin_on_its_own_side_of_zero(changes: list[float]) 
     if found.bins:
         at = round(-found.begin / found.width)
         assert (sum(found.bins[:at]), sum(found.bins[at:])) == (found.better, found.worse)
+
+
+def test_a_metric_that_refuses_a_row_alone_has_no_spread() -> None:
+    def refuses(sums: Any) -> float:
+        if len(np.shape(sums)) == 1 and sums[1] < 6:
+            raise MetricInputError("expected several rows")
+        return float(sums[0] / sums[1])
+
+    both = of_texts([[1, 2], [3, 4]], refuses), of_texts([[2, 2], [3, 4]], refuses)
+    assert judge._histogram(Score(4 / 6, metric="f", unit="row", n=2, signature="f|v:1"), *both) is None

@@ -64,6 +64,12 @@ def test_what_cannot_be_judged_says_why_and_leaves_the_level_alone() -> None:
     assert [change_between(gates[:1], gate) for gate in gates[1:3]] == [None] * 2
 
 
+def test_equal_values_are_the_same_without_noise_too() -> None:
+    plain = record(10.0, interval=None)
+    assert change_between([plain], record(10.0)).errors == 0
+    assert change_between([plain], record(10.1, interval=None)) is None
+
+
 def test_higher_is_better_where_the_metric_says_so() -> None:
     gates = [record(value, 0.01, direction="higher") for value in (0.5, 0.9, 0.4)]
     assert [finding.kind for finding in find_changes(gates)] == ["first", "better", "worse"]

@@ -88,3 +88,8 @@ def test_a_perplexity_with_a_confidence_needs_its_upper_bound_within_the_limit()
     found, bounded = judge_bounds(score, lower - 0.01, 0.95)
     assert (found, bounded.bounds) == ("fail", "student")
     assert (bounded.lower, bounded.upper) == pytest.approx((lower, upper))
+
+
+@pytest.mark.parametrize("value", _NOT_FINITE)
+def test_no_bound_is_asked_of_what_is_not_finite(value: float) -> None:
+    assert judge_bounds(_score(value), 1.0, 0.95)[0] == "error"

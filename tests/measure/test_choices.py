@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.decoding import parse_fixture_call
 from tests.conftest import SHARED
@@ -305,3 +306,11 @@ def test_rows_of_a_cluster_are_not_independent(quiz: Any) -> None:
     assert alone.stderr is not None
     assert 0 < alone < 1
     assert alone.stderr > 0.05
+
+
+def test_the_perplexity_of_targets_has_no_average_of_groups(workplace: Any) -> None:
+    rows = write_rows(workplace, "rows", [{**row, "group": "g"} for row in TARGETS])
+    entry(workplace, "quiz", path=rows, question="q", target="t", average_by="group")
+    asked = parse_fixture_call("target_ppl_of", ("float", "quiz"), {})
+    with pytest.raises(ConfigError, match=r"dataset 'quiz': average_by: target_ppl is no mean over rows"):
+        workplace.session().evaluator.evaluate(asked)

@@ -11,7 +11,7 @@ from pytest_lmgate.measure import divergence, loop
 from pytest_lmgate.measure import lookup as pool
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.decoding import parse_fixture_call
-from tests.measure.conftest import make_tokenizer
+from tests.measure.conftest import TEXT, make_model, make_tokenizer
 from tests.measure.entries import entry
 
 WINDOWS = {"max_length": 16, "stride": 8}
@@ -97,3 +97,20 @@ def test_a_larger_vocabulary_is_refused(pair: Any) -> None:
     tokenizer.save_pretrained(folder)
     with pytest.raises(ModelError, match=r"tokenizers that differ \(32 tokens against 31\)"):
         kl(pair.session())
+
+
+def test_tokenizers_that_list_no_tokens_are_compared_by_the_text(pair: Any) -> None:
+    class Letters:
+        """A tokenizer of the user's own, with some ids moved on."""
+
+        def __init__(self, moved: int = 0) -> None:
+            self.moved = moved
+
+        def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+            return {"input_ids": [(ord(letter) + self.moved) % 20 for letter in text]}
+
+    text = [TEXT]
+    models = make_model(seed=1), make_model()
+    assert kl(pair.session(), (models[0], Letters()), (models[1], Letters()), text) > 0
+    with pytest.raises(ModelError, match=r"they tokenize the text of 'in-memory list' differently"):
+        kl(pair.session(), (models[0], Letters()), (models[1], Letters(moved=1)), text)

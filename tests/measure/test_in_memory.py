@@ -81,6 +81,14 @@ def test_a_revision_keeps_the_measurements_of_a_model_with_code_of_the_users(wor
     assert not measured("1", lambda model: (_hook(model), _one_weight(model))).cached
 
 
+@pytest.mark.parametrize("revision", ["", "  ", None, 3])
+def test_a_revision_is_a_text(revision: Any) -> None:
+    with pytest.raises(TypeError, match=r"lmgate\.model expects a revision that is not empty, got "):
+        lmgate.model("int8", revision=revision)
+    with pytest.raises(TypeError, match=r"return lmgate\.model\(model, tokenizer, revision=\.\.\.\) from the"):
+        lmgate.model(lmgate.fixture("pair"), revision="1")
+
+
 class _Counter(nn.Module):
     """Says that each token is followed by the next of the alphabet, with a chosen certainty."""
 

@@ -92,3 +92,27 @@ def test_references_that_are_all_blank_are_refused(project: Any) -> None:
     entry(project, "blank", path=rows, source="text", references=["says"])
     with pytest.raises(DataError, match="dataset 'blank': expected references with text, got none: all are blank"):
         project.session().evaluator.evaluate(parse_fixture_call("ppl_of", ("pairs", "blank"), {}))
+
+
+def test_a_text_whose_targets_are_all_white_space_is_refused(project: Any) -> None:
+    with pytest.raises(DataError, match=r"no target to score under .* that is not white space"):
+        project.session().evaluator.evaluate(parse_fixture_call("ppl_of", ("float", ["a" + " " * 40]), {}))
+
+
+@pytest.mark.parametrize(
+    ("fixture", "models", "how"),
+    [("self_kl_of", ("float",), {}), ("kl_of", ("half", "float"), {"estimator": "sampled"})],
+)
+def test_texts_that_are_drawn_are_planned_as_if_none_ended_early(
+    project: Any, fixture: str, models: tuple[str, ...], how: dict[str, Any]
+) -> None:
+    plan = Plan(project.folder / ".lmgate_cache")
+    asked = parse_fixture_call(fixture, (*models, ["the cat", "a dog ran."]), {"max_new_tokens": 5, **how})
+    evaluator = project.session().evaluator
+    plan.add(evaluator, asked)
+    (planned,) = plan.measurements
+    evaluator.evaluate(asked)
+    _, drawn = evaluator.cached_statistics(
+        parse_fixture_call("self_kl_of", ("float", asked.dataset), {"max_new_tokens": 5})
+    )
+    assert planned.tokens == int(drawn.prompt_tokens.sum()) + 2 * 5

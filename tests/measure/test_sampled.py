@@ -168,6 +168,13 @@ def test_a_tokenizer_that_makes_other_tokens_of_the_same_vocabulary_is_an_error(
             measured(many.session(), "kl_of", "other", "float", "many", **how)
 
 
+def test_a_shorter_context_is_an_error(many: Any) -> None:
+    config = many.folder / "models" / "other" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 16}))
+    with pytest.raises(ModelError, match=r"model 'other' reads 16 tokens.*lower max_new_tokens"):
+        sampled(many.session())
+
+
 @pytest.mark.parametrize(
     "drawn", [([], []), ([1] * (NEW + 1), [1.0] * (NEW + 1)), ([1, 2], [1.0]), ([1], [-1.0]), ([1], [math.nan])]
 )

@@ -1,5 +1,6 @@
 """What a gate's arguments stand for, found without torch."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +98,18 @@ def test_a_text_in_place_of_a_name_is_refused_in_one_line(resolver: Resolver, gi
         said = str(raised.value)
         assert said.startswith(f"{kind}: expected ")
         assert f"got {len(given):,} characters that begin {given[:40]!r}" in said
+
+
+@pytest.mark.parametrize("written", [LONG, "a\0b", "~nobody-of-that-name/x"])
+def test_a_path_that_none_can_be_is_an_error_wherever_it_is_written(
+    resolver: Resolver, workplace: Any, written: str
+) -> None:
+    for find in (resolver.corpus, resolver.rows, resolver.model):
+        with pytest.raises(ConfigError, match="cannot be a path: "):
+            find(Path(written))
+    for key in ("tokenizer", "adapter"):
+        with pytest.raises(ConfigError, match="cannot be a path: "):
+            _ingredients(workplace, f"{{path: models/float, {key}: {json.dumps(written)}}}")
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,11 @@ def test_of_joined_rows_each_row_knows_its_targets(workplace: Any, protocol: str
         assert all(letter in letters for letter in words), (words, within)  # in order, some left out at borders
 
 
+def test_what_was_not_evaluated_has_no_targets(workplace: Any, loads: list[str]) -> None:
+    assert targets_of(workplace.session().evaluator, causal(), {}) is None
+    assert loads == []
+
+
 def test_a_tokenizer_that_gives_other_tokens_than_were_read_tells_no_places(workplace: Any) -> None:
     session = workplace.session()
     session.evaluator.evaluate(causal(max_length=16))

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.engines.base import Batching, OutOfMemory, Runner
-from pytest_lmgate.errors import EngineError, LmgateError, UnreliableError
+from pytest_lmgate.errors import EngineError, LmgateError, ModelError, UnreliableError
 from pytest_lmgate.measure.loop import Job
 from pytest_lmgate.measure.scoring import score
 from pytest_lmgate.windows.requests import Request
@@ -190,6 +190,31 @@ def test_numbers_that_an_engine_gives_wrongly_from_what_it_has_read_are_refused_
         assert kept.pop() == Entry({})
     runner.rereads = False
     assert read_again(runner).nll.min() >= 0, "nothing else sees it"
+
+
+def test_an_engine_that_takes_no_tokens_but_the_datasets_reads_these_again() -> None:
+    class Strict(Recalling):
+        def nll(self, request: Request) -> Any:
+            if not any(np.array_equal(request.ids, each[: len(request.ids)]) for each in LONG):
+                raise ModelError("no text is cut into these tokens")
+            return super().nll(request)
+
+    assert read_again(Strict(48, lambda own, last: own)).nll.min() >= 0
+    with pytest.raises(UnreliableError, match="changed by"):
+        read_again(Strict(48, STALE["of the last request"]))
+
+
+def test_an_engine_that_does_not_look_at_targets_has_to_say_so() -> None:
+    with pytest.raises(EngineError, match=r"different tokens are equally likely at each position.*any_target = False"):
+        scored(Following())
+
+    class Strict(Mixing):
+        def nll(self, request: Request) -> Any:
+            assert np.array_equal(np.append(request.ids, request.targets[-1])[request.at + 1], request.targets)
+            return super().nll(request)
+
+    with pytest.raises(EngineError, match="targets that are not the tokens that follow failed: AssertionError"):
+        scored(Strict())
 
 
 def test_an_engine_that_reads_once_what_reads_the_same_is_tried_so() -> None:

@@ -83,3 +83,8 @@ def test_rows_of_one_cluster_count_as_one() -> None:
 def test_a_log_likelihood_that_is_not_finite_is_an_error(value: float) -> None:
     with pytest.raises(MetricInputError, match="accuracy: expected finite log-likelihoods, got NaN or infinity"):
         accuracy(statistics(([(-1.0, "a"), (value, "b")], 0)), signature="s")
+
+
+def test_no_rows_are_an_error() -> None:
+    with pytest.raises(MetricInputError, match="accuracy: expected at least one row, got none"):
+        accuracy(statistics(), signature="s")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_lmgate.errors import ConfigError, MetricInputError
+from pytest_lmgate.errors import ConfigError, DataError, MetricInputError
 from pytest_lmgate.metrics.answers import Answer, applied, extracted
 from pytest_lmgate.metrics.texts import exact, number_in, text_score
 from pytest_lmgate.settings.extraction import INVALID, PRESETS, MajorityVote, Map, Steps, TakeFirstK, read_extractions
@@ -156,6 +156,12 @@ def test_a_match_that_is_not_there_is_no_answer() -> None:
     steps = steps_of({"regex": {"pattern": r"\d", "group": 1}})
     assert extracted(steps, ["1 2", "1"], [{}] * 2, name="d") == [Answer("2"), Answer(INVALID, False)]
     assert steps_of({"map": {"mapping": {"a": "b"}}}) == (Map(mapping={"a": "b"}),)
+
+
+@pytest.mark.parametrize("row", [{"choice": ["a"]}, {"choices": "ab"}, {"choices": []}])
+def test_choices_that_a_step_cannot_read_are_an_error(row: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match=r"row 0: extract: .*'choices'"):
+        extracted(steps_of({"multi_choice_regex": {"pattern": "x"}}), ["y"], [row], name="d")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nltk.stem.porter import PorterStemmer
 
-from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.errors import ConfigError, MetricInputError
 from pytest_lmgate.metrics.porter import nltk_stem, program_stem
 from pytest_lmgate.metrics.rouge import (
     TOKENIZERS,
@@ -83,6 +83,11 @@ def test_own_tokenizer_and_stemmer_are_used_and_short_words_left_alone():
     rows = rouge_rows(["Cats cats"], [["CATX catx"]], variant="rouge1", tokenizer=str.split, stemmer=lambda w: w[:3])
     assert rows.match[0] == 1  # "Cat" and "CAT" differ: the tokenizer keeps case
     assert rouge_rows(["abc"], [["abd"]], variant="rouge1", stemmer=lambda w: "").match[0] == 0
+
+
+def test_a_tokenizer_that_returns_a_string_is_an_error():
+    with pytest.raises(MetricInputError, match=r"lower.*: expected a list of strings, got 'a'"):
+        rouge_rows(["a"], [["a"]], tokenizer=str.lower)
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,12 @@ def test_a_value_that_is_no_number_is_told_by_metric_and_function(field: str, re
         text_score(metric, OUTPUTS, None, rows=ROWS)
 
 
+@pytest.mark.parametrize("returned", [None, 0.5, [("a", 1)], {1: 2}])
+def test_details_that_are_no_mapping_from_names_are_told_by_metric(returned: object) -> None:
+    with pytest.raises(MetricInputError, match="'keyword_recall': expected its details to be a mapping"):
+        text_score(_metric(details=lambda sums: returned), OUTPUTS, None, rows=ROWS)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

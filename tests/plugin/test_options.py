@@ -48,6 +48,12 @@ def test_the_project_file_is_relative_to_the_ini_file_that_names_it_or_to_where_
         options.project_file(configured("--lmgate-config", "gone.yaml"))
 
 
+@pytest.mark.parametrize("other", ["--lmgate-update-new-only", "--lmgate-prune"])
+def test_two_ways_to_write_baselines_are_a_usage_error(configured: Configured, other: str) -> None:
+    with pytest.raises(pytest.UsageError, match="expected one of them, got both"):
+        options.update(configured("--lmgate-update", other))
+
+
 @pytest.mark.parametrize("name", options.CI_VARIABLES)
 def test_in_each_system_of_ci_a_baseline_is_written_only_when_it_is_forced(
     configured: Configured, monkeypatch: pytest.MonkeyPatch, name: str

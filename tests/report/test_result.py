@@ -190,3 +190,12 @@ def test_the_command_writes_the_reports_that_it_is_told_to(
     assert isinstance(failed.exception, RecordError)
     assert str(failed.exception).startswith("html:file/page.html: ")
     assert Path("n.txt").exists()
+
+
+def test_a_value_and_a_rows_score_that_are_no_numbers_stay_so(results: Results) -> None:
+    (call,) = results.measured
+    row = WorstRow(row=0, score=math.nan, prompt="p", reference="r", output="o")
+    verdict = replace(results.verdicts[0], worst=(row,))
+    back = read_results(to_json(results_of([verdict], measured=(replace(call, value=math.nan),))).encode(), "it")
+    assert math.isnan(back.measured[0].value)
+    assert math.isnan(back.verdicts[0].worst[0].score)

@@ -5,7 +5,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from pytest_lmgate.judge.result import Bounded, Verdict
-from pytest_lmgate.report.terminal import summary_lines
+from pytest_lmgate.report.terminal import plan_lines, summary_lines
 from tests.judge.records import compared
 
 
@@ -64,3 +64,8 @@ def test_verdicts_on_fewer_than_30_rows_are_counted_in_one_line(passed: Verdict)
     (line,) = _few(replace(passed, n=29), _compared(replace(passed, n=3), 5, clustered_by="blocks"), passed)
     assert line.startswith("few targets: 2 gates have fewer than 30 (min 3)")
     assert _few(replace(passed, n=3, unit="row")) == []
+
+
+def test_a_plan_without_a_measurement_says_so_or_why() -> None:
+    assert plan_lines([]) == ["no gate needs a measurement"]
+    assert plan_lines([], ["test_a: no model 'm'"]) == ["test_a: no model 'm'"]

@@ -3,11 +3,13 @@
 import string
 import unicodedata
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_lmgate.report.formats import write_file
 from pytest_lmgate.report.text import excerpt, shortened_name, table
 
 # A model's text in one line of a terminal.
@@ -88,3 +90,8 @@ def test_a_shortened_name_keeps_both_ends(name: str, most: int) -> None:
     begin, _, end = shown.partition("...")
     assert name.startswith(begin)
     assert name.endswith(end)
+
+
+def test_a_report_that_the_disk_has_no_room_for_is_an_error() -> None:
+    with pytest.raises(OSError, match="No space left on device"):
+        write_file(Path("/dev/full"), b"x")

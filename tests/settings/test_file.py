@@ -10,7 +10,7 @@ import pytest
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.settings.entries import DatasetSpec, Defaults, ModelSpec, ProjectSpec
 from pytest_lmgate.settings.file import Project, YamlGate, load_project, read_gates
-from pytest_lmgate.settings.options import FILE_NAME, find_project_file
+from pytest_lmgate.settings.options import FILE_NAME, find_project_file, misspelt
 
 
 def _load(folder: Path, text: str | bytes) -> Project:
@@ -420,3 +420,9 @@ def test_a_wrong_gate_is_named_by_line_and_key(tmp_path: Path, entry: str, where
     [problem] = problems
     assert problem.startswith(f"{tmp_path / 'lmgate.yaml'}:{where}")
     assert facts in problem
+
+
+def test_a_folder_that_cannot_be_listed_has_no_misspelt_files(tmp_path: Path) -> None:
+    (tmp_path / "lmgate.yml").touch()
+    assert misspelt(tmp_path) == [tmp_path / "lmgate.yml"]
+    assert misspelt(tmp_path / "none") == []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.settings.decoding import parse_fixture_call, parse_marker
-from pytest_lmgate.settings.gates import EvaluationSpec, FixtureReference, LimitGate, Tolerance
+from pytest_lmgate.settings.gates import EvaluationSpec, FixtureReference, LimitGate, Tolerance, fixture, model
 from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 
 
@@ -84,6 +84,12 @@ def test_every_positive_finite_limit_is_kept_unrounded(limit: float) -> None:
     assert kept == float(limit)
 
 
+@pytest.mark.parametrize("name", ["", None, 3, ("a",)])
+def test_a_fixture_reference_needs_a_name(name: Any) -> None:
+    with pytest.raises(TypeError, match="expects the name of a pytest fixture, got"):
+        fixture(name)
+
+
 @pytest.mark.parametrize("marker", ["ppl_max", "accuracy_min", "bleu_min", "top1_min"])
 def test_a_limit_gate_may_be_asked_for_a_confidence(marker: str) -> None:
     names = ("m", "r", "d") if marker == "top1_min" else ("m", "d")
@@ -154,6 +160,14 @@ def test_anything_else_is_refused_with_what_was_written(written: object) -> None
 
 
 @pytest.mark.parametrize(
+    "written", [10**400, -(10**400), 10**5000, "9" * 400 + "%", f"{'9' * 400}.5 %"], ids=["a", "b", "c", "d", "e"]
+)
+def test_what_is_beyond_a_float_is_refused_in_one_line(written: object) -> None:
+    with pytest.raises(ConfigError, match=r"tolerance: expected .{20,300}$"):
+        Tolerance.parse(written)
+
+
+@pytest.mark.parametrize(
     ("written", "direction", "span"),
     [
         (1, "higher", 1.0),
@@ -183,3 +197,8 @@ def test_a_whole_number_as_tolerance_of_a_perplexity_is_asked_about(
     asked = pytest.raises(ConfigError, match=rf'write "{tolerance}%" .* or {tolerance}\.0 ')
     with asked if is_asked else contextlib.nullcontext():
         parse_marker("no_regression", (metric, "int8", "words", tolerance), reference)
+
+
+def test_a_pair_with_a_revision_is_named_as_the_pair_is() -> None:
+    given = model(object(), object(), revision="1")
+    assert parse_fixture_call("ppl_of", (given, "d"), {}).model_name == "in-memory tuple"

@@ -53,3 +53,13 @@ def test_a_switch_that_says_neither_on_nor_off_is_an_error(tmp_path: Path, monke
     with pytest.raises(ConfigError, match=r"lmgate_offline: expected one of .*; got 'ture'"):
         find_root(tmp_path).is_on("offline")
     assert not find_root(tmp_path).is_on("refresh")
+
+
+@pytest.mark.parametrize("name", ["pytest.toml", ".pytest.toml"])
+@pytest.mark.parametrize(("text", "cache"), [('[pytest]\nlmgate_cache = "x"\n', "x"), ("", ".lmgate_cache")])
+def test_the_toml_file_of_pytest_alone_is_read(name: str, text: str, cache: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    (tmp_path / "inner").mkdir()
+    found = find_root(tmp_path / "inner")
+    assert (found.folder, found.ini) == (tmp_path, tmp_path / name)
+    assert found.cache(None) == tmp_path / cache

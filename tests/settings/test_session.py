@@ -29,6 +29,12 @@ def test_what_is_no_executor_is_refused_with_what_was_expected(written: str, fac
         Executor.parse(written)
 
 
+@pytest.mark.skipif(HAS_RAY, reason="Ray is installed")
+def test_where_ray_is_not_installed_it_says_what_to_install() -> None:
+    with pytest.raises(ConfigError, match=r"Ray is not installed: pip install 'pytest-lmgate\[ray\]'"):
+        Executor.parse("ray")
+
+
 @pytest.mark.skipif(not HAS_RAY, reason="Ray is not installed")
 @pytest.mark.parametrize(
     ("written", "executor", "device"),
@@ -79,3 +85,8 @@ def test_no_attribute_and_no_representation_holds_the_key(tmp_path: object) -> N
     key = CacheKey(SECRET.encode())
     shown = f"{key} {key!r} {vars(key)} {Options(cache=tmp_path, cache_key=key)}"  # type: ignore[arg-type]
     assert SECRET not in shown
+
+
+def test_what_each_worker_gets_is_said_in_words() -> None:
+    assert Executor().share(4) == "4 processors"
+    assert Executor(num_gpus=0.5).share(1.5) == "1.5 processors and 0.5 GPUs"

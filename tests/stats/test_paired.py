@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.sides import compare_means, compare_outcomes
-from pytest_lmgate.errors import ComparisonError, MetricInputError
+from pytest_lmgate.errors import ComparisonError, ConfigError, MetricInputError
 from pytest_lmgate.metrics import sacrebleu_metrics, texts
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.stats.comparison import Comparison, decide
@@ -446,6 +446,25 @@ def test_a_ratio_that_one_cluster_makes_alone_has_no_interval() -> None:
     assert (found.decision, found.clusters, found.upper) == ("inconclusive", 1, None)
     same = compare_means(reference, reference, counts, scale=LOSS, tolerance=ONE_PERCENT)
     assert (same.decision, same.degradation) == ("inconclusive", 0)
+
+
+@pytest.mark.parametrize("confidence", [0.5, 1.0, 95, 0.0, -0.95, math.nan])
+def test_a_confidence_is_a_level(confidence: float) -> None:
+    with pytest.raises(ConfigError, match="confidence: expected a one-sided level"):
+        compare_means(*pairs(0, 0.01), scale=LOSS, tolerance=ONE_PERCENT, confidence=confidence)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"direction": "higher", "exponential": True},
+        {"direction": "lower", "factor": 0.0},
+        {"direction": "lower", "factor": -1.0},
+    ],
+)
+def test_a_scale_that_cannot_be_is_refused(options: dict) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        Scale(**options)
 
 
 # Models compared row by row: right-or-wrong rows by Tango's test, and models that agree in every row.

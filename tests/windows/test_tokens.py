@@ -6,12 +6,14 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pytest_lmgate.data.corpus import Corpus, TextSizes
 from pytest_lmgate.errors import DataError, ModelError
 from pytest_lmgate.settings.requests import PROTOCOL_RULES, Windowing
 from pytest_lmgate.windows.protocols import PROTOCOLS, beginning, tokenize
+from pytest_lmgate.windows.requests import Pair, pair_requests
 from pytest_lmgate.windows.tokens import Chats, TokenizerFacts, continued
 
 BOS, EOS = 1001, 1002
@@ -132,6 +134,14 @@ def test_lm_eval_adds_special_tokens_as_the_harness_does(
 
 
 @pytest.mark.parametrize(
+    ("protocol", "tokenizer"), [("bos-chunks", characters(bos=None)), ("lm-eval", characters(bos=None, eos=None))]
+)
+def test_a_protocol_that_needs_a_bos_says_which_tokenizer_has_none(protocol: str, tokenizer: TokenizerFacts) -> None:
+    with pytest.raises(ModelError, match=f"protocol '{protocol}' needs a BOS token, but the tok.* 'm' has"):
+        tokenize(Corpus("t", ("abcdefgh",)), windowing(protocol), tokenizer, model="m")
+
+
+@pytest.mark.parametrize(
     ("protocol", "adds_bos", "needed"),
     [
         ("sliding", False, 2),
@@ -189,6 +199,11 @@ def test_tokens_take_as_much_of_a_text_as_has_no_more(tokens: int) -> None:
     assert (found.rows, found.tokens) == ((text[:tokens],), None)
 
 
+def test_more_tokens_than_a_text_has_are_an_error_that_says_how_many() -> None:
+    with pytest.raises(DataError, match=r"^dataset 't': tokens: expected at most 3, as the text has, got 4$"):
+        beginning(Corpus("t", ("one two three",), is_one_text=True, tokens=4), TokenizerFacts(words_of))
+
+
 def test_a_chat_that_ends_with_the_assistant_is_read_up_to_the_end_of_that_turn() -> None:
     chat = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": " It is "}]
     assert continued("<user>2+2?<assistant>It is</assistant>", chat) == "<user>2+2?<assistant>It is"
@@ -243,6 +258,13 @@ def test_a_template_that_calls_for_the_time_is_noticed_and_refused_once_it_write
     with pytest.raises(ModelError, match="in two ways"):
         chats.require_same_time()
     assert chats.read(CHATS[0]) == "Monday one", "what is read is what the address has"
+
+
+def test_pairs_are_called_by_their_rows() -> None:
+    pairs = [Pair(np.arange(3), np.arange(2)), Pair(np.arange(1000), np.arange(5))]
+    describe = pair_requests(pairs, "d").describe
+    assert describe([1]) == "row 1, 1,005 tokens"
+    assert describe([0, 1]) == "row 0, 5 tokens, and 1 more"
 
 
 TEMPLATES = {

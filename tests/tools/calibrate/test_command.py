@@ -288,6 +288,14 @@ def test_a_floor_without_measuring_is_that_of_a_binomial_distribution(rows: int,
     assert fails(share - found["seen"]) == pytest.approx(0.8, abs=0.03)
 
 
+def test_a_floor_is_told_for_several_shares_where_none_is_given() -> None:
+    found = floor(200, 0.7)
+    assert set(found) == {"limit", "rows", "fails"}
+    fails = [found["fails"][share] for share in sorted(found["fails"], key=float)]
+    assert len(fails) == 7
+    assert fails == sorted(fails, reverse=True)
+
+
 def floor(rows: int, limit: float, *more: str) -> dict[str, Any]:
     done = CliRunner().invoke(app, ["calibrate", "--limit", str(limit), "--rows", str(rows), *more, "--json"])
     assert done.exit_code == 0, done.stderr
@@ -334,3 +342,16 @@ def test_a_gate_that_does_not_hold_gets_the_limit_that_does_and_a_file_that_cann
     assert after.arguments["limit"] < 0.775
     with pytest.raises(ConfigError, match=r"gone\.yaml: cannot be read: No such file"):
         _write(dataclasses.replace(entry, file=tmp_path / "gone.yaml"), found)
+
+
+def test_without_a_file_or_with_a_wrong_one_there_is_no_gate_to_calibrate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    failed = CliRunner().invoke(app, ["calibrate", "exact_min[m-d]"]).exception
+    assert isinstance(failed, ConfigError)
+    assert str(failed).endswith("; lmgate calibrate needs a gate of an lmgate.yaml")
+    file = tmp_path / "lmgate.yaml"
+    file.write_text("gates:\n  - exact_min: {model: m, dataset: d, limit: 0.7, sigma: 2}\n")
+    with pytest.raises(ConfigError, match=r"exact_min\.sigma: unknown argument"):
+        find_gate(file, "exact_min[m-d]")

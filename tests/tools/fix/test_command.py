@@ -17,12 +17,13 @@ from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from pytest_lmgate.cli.app import app
-from pytest_lmgate.errors import LmgateError
+from pytest_lmgate.errors import ConfigError, LmgateError
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.settings.file import load_project
 from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 from pytest_lmgate.settings.session import Options
+from pytest_lmgate.tools.fix.command import _limit
 from pytest_lmgate.tools.fix.search import split
 from tests.end_to_end.projects import environment
 from tests.measure.conftest import make_tokenizer
@@ -215,6 +216,14 @@ def test_a_gate_that_half_of_the_rows_pass_and_all_of_them_do_not_is_fixed(folde
     assert above["rows"] == {"search": 160, "proof": 0, "unit": "row"}
 
 
+def test_what_was_read_is_counted_in_rows_or_in_the_windows_of_a_text(folder: Path) -> None:
+    facts = found(folder, *KL, "--tokens", "200")
+    assert 1 < facts["rows"]["search"] < 20 <= facts["rows"]["proof"]
+    said = run(folder, "damaged", "one", "--against", "float", "--kl", "0.002", "--bits", "8").stdout
+    assert re.search(r"^searched \d+ windows \(", said, re.M)
+    assert re.search(r"^PASS on \d+ other windows: ", said, re.M)
+
+
 WRONG = """
 models: {float: {path: float}, damaged: {path: damaged}}
 datasets: {rows: {path: rows.jsonl}}
@@ -309,3 +318,8 @@ def test_after_a_kill_it_goes_on_where_it_was(folder: Path, tmp_path: Path) -> N
     assert len(after) > len(first["groups"]) + len(first["sets"])
     assert found(folder, *arguments) == first
     assert entries() == after
+
+
+def test_a_gate_is_not_asked_for_without_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--gate needs a gate of an lmgate\.yaml: or give --kl"):
+        _limit(load_project(tmp_path), ["q", "p", "d"], "kl_max[q-p-d]", None, Protocol())

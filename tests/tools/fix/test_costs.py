@@ -16,6 +16,7 @@ import torch
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.judge.baseline import Baselines
 from pytest_lmgate.judge.judge import Judge
+from pytest_lmgate.measure import lookup as pool
 from pytest_lmgate.settings.decoding import parse_marker
 from pytest_lmgate.settings.gates import LimitGate
 from pytest_lmgate.settings.requests import Protocol
@@ -23,7 +24,7 @@ from pytest_lmgate.settings.session import Options
 from pytest_lmgate.tools.fix import costs as why_module
 from pytest_lmgate.tools.fix.costs import Why, standing_out, why
 from tests.measure import entries
-from tests.measure.conftest import ALPHABET, Workplace, make_model, make_tokenizer
+from tests.measure.conftest import ALPHABET, CONTEXT, Workplace, make_model, make_tokenizer
 from tests.models.encoders import masked
 
 SMALLEST = 1e-7
@@ -102,6 +103,18 @@ def test_the_layer_that_was_rounded_to_four_bits_is_named_and_all_others_cost_no
             assert (each.cost.mean, each.relief.mean, each.ratio) == (0.0, 0.0, 1.0)
 
 
+def test_a_short_time_reads_less_of_the_text(workplace: Workplace) -> None:
+    reference = make_reference(layers=2)
+    candidate = copy.deepcopy(reference)
+    quantize(candidate.model.layers[1], bits=4)
+    rows = [text(800)]
+    whole = measured(workplace, candidate, reference, rows=rows, tokens=3000)
+    short = measured(workplace, candidate, reference, rows=rows, tokens=3000, seconds=0.001)
+    assert short.whole.n < whole.whole.n
+    assert short.whole.n > 2 * CONTEXT
+    assert (short.parts, short.missing, whole.missing) == ((), 2 * 3, 0)
+
+
 def test_the_time_limit_ends_the_search_and_says_what_is_missing(
     workplace: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +176,15 @@ def of_files(workplace: Workplace) -> Workplace:
     make_tokenizer().save_pretrained(folder / "int4")
     (workplace.folder / "data" / "text.txt").write_text(text(400))
     return workplace
+
+
+def test_models_that_do_not_fit_in_memory_together_are_refused(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluator = of_files(workplace).session().evaluator
+    monkeypatch.setattr(pool, "available_bytes", lambda _: 0)
+    with pytest.raises(ModelError, match=r"^'float' and 'models/int4' do not fit in memory together$"):
+        why(evaluator, "models/int4", "float", "text", protocol=Protocol("disjoint"), tokens=600, seconds=600.0)
 
 
 def test_hybrids_of_models_from_files_come_from_the_cache_the_second_time(workplace: Workplace) -> None:

@@ -9,7 +9,8 @@ import torch
 
 from pytest_lmgate.engines.base import Model
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
-from pytest_lmgate.tools.fix.hybrids import By, Hybrids, Part
+from pytest_lmgate.errors import ModelError
+from pytest_lmgate.tools.fix.hybrids import By, Hybrids, Part, _Memory, _Replay
 from pytest_lmgate.windows.requests import Request, Requests
 from tests.models import zoo
 
@@ -181,4 +182,43 @@ def test_nothing_is_reused_of_a_model_whose_blocks_share_more_than_hidden_states
         shared: dict[str, Any] = {}
         model.model.layers = torch.nn.ModuleList(Sharing(block, shared) for block in model.model.layers)
         model.model.register_forward_pre_hook(lambda *_, shared=shared: shared.clear())
+    assert hybrids(*models, by="block").reuses == (False, False)
+
+
+def test_models_whose_modules_were_wrapped_are_refused_since_copies_would_run_the_originals():
+    reference, candidate = pair("llama")
+    candidate.model.layers[0].forward = candidate.model.layers[0].forward
+    with pytest.raises(ModelError, match="expected modules that no library has wrapped"):
+        hybrids(reference, candidate)
+
+
+def test_a_block_that_is_replayed_has_the_attributes_of_the_block() -> None:
+    replayed = _Replay(torch.nn.Linear(3, 2), _Memory(), 0, 1)
+    assert replayed.in_features == 3
+    with pytest.raises(AttributeError, match="no attribute 'none'"):
+        _ = replayed.none
+
+
+class Typed(torch.nn.Module):
+    """A block that runs only between blocks of its own class."""
+
+    def __init__(self, block: Any) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, hidden_states: torch.Tensor, **how: Any) -> torch.Tensor:
+        found: torch.Tensor = self.block(hidden_states, **how)
+        return found
+
+
+def test_nothing_is_reused_of_a_model_that_asks_for_the_class_of_its_blocks() -> None:
+    models = pair("llama", num_hidden_layers=2)
+
+    def require_class(module: Any, *_: Any) -> None:
+        if not all(isinstance(block, Typed) for block in module.layers):
+            raise TypeError("expected typed blocks")
+
+    for model in models:
+        model.model.layers = torch.nn.ModuleList(map(Typed, model.model.layers))
+        model.model.register_forward_pre_hook(require_class)
     assert hybrids(*models, by="block").reuses == (False, False)

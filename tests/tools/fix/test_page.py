@@ -1,5 +1,6 @@
 """The page of `lmgate fix`: the picture at its edges, and the same words as on the terminal."""
 
+import math
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -97,3 +98,14 @@ def test_a_browser_shows_it_as_wide_as_a_phone_without_a_complaint(tmp_path: Pat
             assert all(one[1] <= other[0] for one, other in pairwise(labels)), labels
         assert page.console == []
         assert [url for url in page.requests if not url.startswith("file:")] == []
+
+
+def test_a_proof_that_is_open_says_how_many_rows_would_settle_it_or_that_none_would() -> None:
+    report = REPORTS["inconclusive"]
+    assert report.found.proof is not None
+    assert "About 274 rows for the proof would settle it" in report.proof[1]
+    at_the_limit = replace(report.found, proof=replace(report.found.proof, needed=None))
+    assert "No number of rows like these" in replace(report, found=at_the_limit).proof[1]
+    unbounded = replace(report.found, proof=replace(report.found.proof, upper=math.inf))
+    (verdict,) = replace(report, found=unbounded).proof
+    assert "with too few rows for a bound" in verdict

@@ -3,12 +3,14 @@
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from pytest_lmgate.data.corpus import Corpus
+from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.judge.verdict import judge_bounds
 from pytest_lmgate.metrics.divergence import DivergenceStatistics, kl
 from pytest_lmgate.metrics.score import Score
@@ -66,6 +68,16 @@ def test_a_set_that_passes_is_found_near_the_fewest_bytes_whatever_factor_the_co
     ideal = int(extra[list(cheapest(costs, extra, limit / factor))].sum())
     assert ideal <= best <= 1.1 * ideal
     assert len(tried) <= 18
+
+
+def test_all_groups_are_kept_if_no_group_alone_costs_anything():
+    costs, extra = np.zeros(3), np.full(3, 10)
+    attempt = composed(costs, extra, 1.0, 1.0)
+    first = attempt(())
+    first = replace(first, judged=replace(first.judged, outcome="inconclusive"))
+    tried = search_sets(costs, extra, first, attempt)
+    assert tried[1].kept == (0, 1, 2)
+    assert min(len(each.kept) for each in tried if each.judged.outcome == "pass") == 1
 
 
 def test_the_halves_share_no_row_and_equal_rows_are_in_one_of_them():
@@ -164,3 +176,20 @@ def test_a_tolerance_in_units_of_the_perplexity_passes_by_chance_in_5_percent_at
         zero = np.zeros(int(sizes.sum()))
         outcomes.append(limit.judge(statistics(sizes, zero, np.repeat(p[rows], sizes), np.repeat(q[rows], sizes))))
     assert [each.outcome for each in outcomes].count("pass") <= 0.05 * len(outcomes)
+
+
+@pytest.mark.parametrize(
+    ("marker", "arguments", "options"),
+    [
+        ("kl_max", ("q", "p", "d", 0.1), {"statistic": "p99"}),
+        ("kl_max", ("q", "p", "d", 0.1), {"estimator": "sampled"}),
+        ("kl_max", ("q", "other", "d", 0.1), {}),
+        ("ppl_max", ("other", "d", 10.0), {}),
+        ("ppl_max", ("q", "d", 10.0), {"unit": "word"}),
+        ("no_regression", ("ppl", "q", "d", "1%"), {}),
+        ("no_regression", ("bpb", "q", "d", "1%"), {"against": "p"}),
+    ],
+)
+def test_other_gates_are_refused(marker: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="expected a"):
+        Limit.of(parse_marker(marker, arguments, options), "q", "d", "p")

@@ -167,3 +167,11 @@ def test_what_cannot_be_compared_is_an_error(both: tuple[Path, Path], tmp_path: 
         failed = lmgate(*arguments)
         assert isinstance(failed.exception, RecordError), arguments
         assert words in str(failed.exception)
+
+
+def test_a_gate_that_turns_into_an_error_or_blocks_fails_now(tmp_path: Path) -> None:
+    before = report(tmp_path / "a.json", gate("a", 9.0))
+    for now in (gate("a", None, "error"), gate("a", 9.0, "inconclusive", blocking=True)):
+        assert lmgate(before, report(tmp_path / "b.json", now)).exit_code == 1
+    for now in (gate("a", 9.0, "inconclusive"), gate("a", 9.0, "fail", blocking=True, xfail=True)):
+        assert lmgate(before, report(tmp_path / "b.json", now)).exit_code == 0

@@ -1,6 +1,7 @@
 """``lmgate history`` on folders of records."""
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from pathlib import Path
@@ -144,3 +145,35 @@ def test_a_history_claims_no_more_than_its_runs_show(gates: Sequence[Verdict], s
         keep(tmp_path / "runs", day, [gate])
     last = lmgate(tmp_path / "runs").stdout.splitlines()[-1]
     assert last.startswith(says), last
+
+
+def test_a_history_whose_store_is_down_is_an_error_that_says_so(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise ConnectionError("refused")
+
+    files = fsspec.filesystem("memory")
+    files.pipe_file("/shared/runs/20260307.json", b"{")
+    monkeypatch.setattr(type(files), "cat_file", refused)
+    assert re.search("^memory://shared/runs: .*refused", failing("memory://shared/runs"))
+
+
+def test_the_picture_leaves_out_a_run_that_measured_nothing_and_a_limit_that_is_none(tmp_path: Path) -> None:
+    for day, value in enumerate((10.0, None, 10.1), 1):
+        keep(tmp_path / "runs", day, [record(value, limit=None)])
+    assert lmgate(tmp_path / "runs", "--svg", tmp_path / "x.svg").exit_code == 0
+    circles = ElementTree.parse(tmp_path / "x.svg").getroot().findall(".//{http://www.w3.org/2000/svg}circle")
+    assert [circle.get("class") for circle in circles] == ["pass", "pass"]
+
+
+def test_one_gate_and_one_branch_can_be_chosen(runs: Path) -> None:
+    keep(runs, 5, [record(9.0, id="other")], branch="topic")
+    assert "other" not in lmgate(runs, "int8-wikitext2").stdout
+    assert "int8" not in lmgate(runs, "--branch", "topic").stdout
+    assert "'otter'" in failing(runs, "otter")
+    assert "'main'" in failing(runs, "--branch", "mian")
+
+
+def test_a_folder_without_records_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("runs of our CI")
+    assert "found none" in failing(tmp_path)
+    assert "No such file" in failing(tmp_path / "gone")

@@ -1,5 +1,7 @@
 """What becomes of a task, without a project and a model: refusals, notes, gates, and the harness's own words."""
 
+import datetime
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -122,6 +124,11 @@ def test_a_document_with_a_choice_without_text_is_left_out(load: Loaded) -> None
     assert len(found.rows) == 1
 
 
+def test_the_reference_of_a_text_may_be_one_of_its_choices(load: Loaded) -> None:
+    found = frozen(load(**{**TEXT, "doc_to_choice": "c"}))
+    assert [row["references"] for row in found.rows] == [["the cat"], ["a dog"]] * 2
+
+
 def test_the_column_whose_words_a_task_counts_is_found_behind_columns_without_text(load: Loaded) -> None:
     code = score("{'word_perplexity': (results[0], len(doc['long'].split()))}")
     rows = [{"n": 1, "q": "the cat", "long": "the cat sat"}]
@@ -137,6 +144,20 @@ def test_choices_after_different_delimiters_are_refused(load: Loaded) -> None:
         freeze(task, [one, other], chat=False, file="quiz.yaml")
 
 
+def test_a_document_that_json_cannot_hold_is_refused(load: Loaded) -> None:
+    task = load(ROWS, score("{'exact_match': 1.0}"), **TEXT)
+    (document,) = harness.documents(task, rows=1, chat=False)
+    document = replace(document, doc={**document.doc, "day": datetime.date(2024, 2, 29)})
+    with pytest.raises(ConfigError, match="reads a document 0 that JSON cannot hold: Object of type date is not JSON"):
+        freeze(task, [document], chat=False, file="quiz.yaml")
+
+
+def test_without_the_harness_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(ConfigError, match=r"lm-evaluation-harness is not installed.*pytest-lmgate\[tasks\]"):
+        harness.installed()
+
+
 def test_a_group_without_a_task_is_refused_and_one_with_mappings_is_found(tmp_path: Path) -> None:
     write_task(tmp_path, "quiz", ROWS, **CHOICE)
     (tmp_path / "none.yaml").write_text("group: none\ntask: []\n")
@@ -144,6 +165,31 @@ def test_a_group_without_a_task_is_refused_and_one_with_mappings_is_found(tmp_pa
     with pytest.raises(ConfigError, match="none: the group has no task"):
         harness.find("none", tmp_path)
     assert [task.get_config("num_fewshot") for task in harness.find("some", tmp_path).tasks.values()] == [1]
+
+
+def test_another_split_and_the_revision_of_downloaded_data_are_named(load: Loaded) -> None:
+    import datasets
+
+    task = load(**CHOICE)
+    url = f"hf://datasets/some/data@{'0123456789' * 4}/rows.jsonl"
+    info = datasets.DatasetInfo(download_checksums={url: {"num_bytes": 1, "checksum": None}})
+    task.dataset["other"] = datasets.Dataset.from_list(ROWS, info=info)
+    harness.prepare(task, shots=None, seed=1, split="other")
+    assert harness.described(task) == "json at 012345678901, split other"
+
+
+def test_requests_that_the_harness_cannot_make_are_an_error_with_its_words(load: Loaded) -> None:
+    task = load([*ROWS, {**ROWS[0], "q": None}], **{**CHOICE, "doc_to_text": "{{q.upper()}}"})
+    with pytest.raises(
+        ConfigError, match="task quiz: the harness cannot make its requests: UndefinedError: 'None' has"
+    ):
+        harness.documents(task, rows=None, chat=False)
+
+
+def test_beams_are_taken_over() -> None:
+    assert harness.generation({"until": ["\n"], "num_beams": 3, "max_gen_toks": 5}) == {
+        "stop": ["\n"], "max_new_tokens": 5, "num_beams": 3,
+    }  # fmt: skip
 
 
 def test_a_task_that_cannot_be_loaded_when_it_is_judged_says_why(tmp_path: Path) -> None:

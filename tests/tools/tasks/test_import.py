@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_lmgate.errors import ConfigError, LmgateError
+from pytest_lmgate.errors import ConfigError, DataError, LmgateError
 from tests.end_to_end.projects import Project
 from tests.models.tiny import made_once
 from tests.tools.tasks.harness_run import make_task
@@ -119,6 +119,13 @@ class Own(ConfigurableTask):
             "metric_list": [{"metric": "exact_match"}],
         })
 """
+_TURNS = """
+    def construct_requests(self, doc, ctx, **how):
+        return [
+            Instance("generate_until", doc, (ctx + turn, {"until": ["\\n"]}), index, metadata=how["metadata"])
+            for index, turn in enumerate(("", " Why?"))
+        ]
+"""
 _MEANS = """
     def process_results(self, doc, results):
         return {"even": doc["a"] == 0, "most": len(results[0])}
@@ -164,6 +171,15 @@ def test_it_adds_an_entry_a_file_and_a_gate_and_leaves_all_else(project: Path, t
     assert all(row["question"].count("Question:") == 3 for row in rows)
     run("arc_easy", "--name", "again", "--model", "other")
     assert [*yaml.safe_load((project / "lmgate.yaml").read_text())["datasets"]] == ["arc_easy", "again"]
+
+
+def test_a_file_that_the_harness_leaves_out_for_its_include_is_named(project: Path, tasks: Path, refused: Any) -> None:
+    (tasks / "quiz.yaml").write_text("task: quiz\ninclude: gone.yaml\n")
+    (tasks / "other.yaml").write_text("task: other\ninclude: lost.yaml\n")
+    said = refused("quiz")
+    assert f"{tasks / 'quiz.yaml'} cannot be read" in said
+    assert "gone.yaml" in said
+    assert "lost.yaml" not in said
 
 
 def test_the_same_command_writes_the_same_and_check_names_what_differs(
@@ -311,6 +327,15 @@ def test_code_that_scores_choices_gets_no_text_and_no_greedy_flags(
     assert "acc is left out: code of the task looks at whether a choice is the greedy" in refused("greedy")
 
 
+def test_several_requests_of_a_document_and_a_prompt_for_each_choice_in_a_chat_are_refused(
+    tasks: Path, refused: Any
+) -> None:
+    write_class(tasks, "turns", _TURNS)
+    assert "it makes several requests of a document" in refused("turns")
+    make_task(tasks / "winogrande", "winogrande")
+    assert "a prompt for each choice, which cannot be messages" in refused("winogrande", "--chat")
+
+
 @pytest.mark.parametrize(
     ("one", "other", "said"),
     [
@@ -410,6 +435,17 @@ def test_votes_among_several_texts_equal_the_harness_on_the_same_texts(project: 
         evaluator.check(parse_marker("exact_min", ("tiny", name, 0.5), {"variant": "maj-8:pass@4"}))
 
 
+def test_without_a_model_the_command_says_to_add_one_and_a_last_line_without_an_end_gets_one(
+    project: Path, tasks: Path, run: Any
+) -> None:
+    write_task(tasks, "quiz", ROWS, **CHOICE)
+    (project / "lmgate.yaml").write_text("defaults: {batch_size: 2}")
+    assert run("quiz")["gates"][0]["arguments"]["model"] == "MODEL"
+    written = (project / "lmgate.yaml").read_text()
+    assert written.startswith("defaults: {batch_size: 2}\ndatasets:\n")
+    assert "gates:" not in written
+
+
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_full_disk_leaves_lmgate_yaml_as_it_was_and_no_data(
     project: Path, tasks: Path, refused: Any, monkeypatch: pytest.MonkeyPatch, number: int
@@ -426,3 +462,11 @@ def test_a_full_disk_leaves_lmgate_yaml_as_it_was_and_no_data(
     monkeypatch.setattr("os.fsync", full)
     assert "a file cannot be written: " in refused("quiz")
     assert [path.name for path in project.rglob("*") if path.suffix in (".jsonl", ".tmp")] == []
+
+
+@pytest.mark.parametrize("value", [float("nan"), "\ud800"])
+def test_a_document_that_is_no_json_in_utf_8_is_an_error(value: Any) -> None:
+    from pytest_lmgate.tools.tasks.command import Imported
+
+    with pytest.raises(DataError, match="the task's documents cannot be written as JSON in UTF-8: "):
+        _ = Imported([{"q": value}], {}, [], [], "").data
