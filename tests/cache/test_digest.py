@@ -113,17 +113,6 @@ def test_weights_rewritten_in_place_are_seen_though_size_and_mtime_are_the_same(
     assert digests.digest(path) == _sha256(b"two")
 
 
-def test_a_file_put_in_the_place_of_another_is_seen(tmp_path: Path, digests: FileDigests) -> None:
-    path, other = tmp_path / "weights", tmp_path / "other"
-    path.write_bytes(b"one")
-    other.write_bytes(b"two")
-    os.utime(path, (1, 1))
-    os.utime(other, (1, 1))
-    assert [digests.digest(path), digests.digest(other)] == [_sha256(b"one"), _sha256(b"two")]
-    other.replace(path)
-    assert digests.digest(path) == _sha256(b"two")
-
-
 def test_a_memory_that_was_damaged_is_not_believed(tmp_path: Path, weights: Path, digests: FileDigests) -> None:
     right = digests.digest(weights)
     (memory,) = (file for file in (tmp_path / "digests").rglob("*") if file.is_file())

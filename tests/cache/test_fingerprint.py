@@ -1,13 +1,12 @@
 """The address of a measurement changes with everything that is in it, and with nothing else."""
 
 import hashlib
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_lmgate.cache.fingerprint import Fingerprint, _is_read_only, difference
+from pytest_lmgate.cache.fingerprint import Fingerprint, difference
 
 _INGREDIENTS = st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=6)
 
@@ -62,7 +61,3 @@ def test_a_difference_names_what_changed_came_and_went_from_old_to_new() -> None
         "dtype: float32 -> bfloat16",
         "gone: x -> (none)",
     ]
-
-
-def test_a_file_that_is_gone_is_not_called_read_only(tmp_path: Path) -> None:
-    assert not _is_read_only(tmp_path / "gone")

@@ -1,9 +1,6 @@
 """The store: what was put is got, whatever cannot be trusted is not, and two processes measure once."""
 
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -241,75 +238,6 @@ def test_a_folder_in_the_cache_that_is_a_link_is_not_followed(
 
 
 # Two processes: each measures only what it does not find once it holds the lock.
-
-_MEASURE = """
-import os, sys, time
-from pathlib import Path
-import numpy as np
-from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry, Store
-folder, begin = Path(sys.argv[1]), Path(sys.argv[2])
-fingerprint = Fingerprint.of("token-nll/1", {"data": "d", "model": "m"})
-store = Store(folder, lambda message: print("warned", message, flush=True))
-print("ready", flush=True)
-while not begin.exists():
-    time.sleep(0.001)
-with store.lock(fingerprint, lambda: print("waiting", flush=True)):
-    if store.get(fingerprint) is None:
-        print("measuring", flush=True)
-        time.sleep(0.3)
-        store.put(fingerprint, Entry({"pid": np.array(os.getpid())}))
-    print("pid", int(store.get(fingerprint).arrays["pid"]), flush=True)
-"""
-
-_HOLD = """
-import sys, time
-from pathlib import Path
-from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Store
-with Store(Path(sys.argv[1]), print).lock(Fingerprint.of("token-nll/1", {"data": "d", "model": "m"})):
-    print("held", flush=True)
-    time.sleep(60)
-"""
-
-
-def _start(script: str, *arguments: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-def _line(process: subprocess.Popen[str]) -> str:
-    return process.stdout.readline().strip()
-
-
-def test_two_processes_at_once_measure_once(tmp_path: Path) -> None:
-    begin = tmp_path / "begin"
-    processes = [_start(_MEASURE, tmp_path / "cache", begin) for _ in range(2)]
-    assert [_line(process) for process in processes] == ["ready", "ready"]
-    begin.touch()
-    said = [process.communicate(timeout=120)[0].split("\n") for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
-    first, second = sorted(said, key=lambda lines: lines[0] != "measuring")
-    measured_by = first[1]
-    assert first == ["measuring", measured_by, ""]
-    assert second == ["waiting", measured_by, ""]
-
-
-def test_the_lock_of_a_process_that_was_killed_is_free(cache: _Cache) -> None:
-    holder = _start(_HOLD, cache.folder)
-    assert _line(holder) == "held"
-    waited: list[str] = []
-
-    def kill() -> None:
-        waited.append("waiting")
-        holder.send_signal(signal.SIGKILL)
-
-    with cache.store.lock(FINGERPRINT, kill):
-        assert waited == ["waiting"]
-    assert holder.wait(timeout=120) == -signal.SIGKILL
-    holder.communicate()
-    assert cache.warnings == []
-
 
 # What changed since the nearest earlier entry.
 

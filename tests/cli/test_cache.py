@@ -12,7 +12,6 @@ from typer.testing import CliRunner, Result
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry, Store
 from pytest_lmgate.cli.app import app
-from pytest_lmgate.cli.cache import _day
 from pytest_lmgate.cli.console import bytes_of
 from pytest_lmgate.errors import CacheError
 from pytest_lmgate.report.text import byte_size
@@ -151,8 +150,3 @@ def test_an_entry_that_cannot_be_read_and_a_file_in_the_place_of_the_cache_are_e
         failed = CliRunner().invoke(app, ["cache", *arguments]).exception
         assert isinstance(failed, CacheError)
         assert named in str(failed)
-
-
-@pytest.mark.parametrize(("seconds", "shown"), [(0, "1970-01-01 00:00:00 UTC"), (1e300, ""), (float("nan"), "")])
-def test_a_time_that_no_calendar_has_is_not_shown(seconds: float, shown: str) -> None:
-    assert _day(seconds) == shown

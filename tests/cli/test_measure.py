@@ -1,6 +1,5 @@
 """``lmgate measure``: what it refuses, and what it says beside the number. ``lmgate why`` as a user runs it."""
 
-import math
 import subprocess
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pytest_lmgate.cli.app import app
-from pytest_lmgate.cli.measure import _bar, measuring
+from pytest_lmgate.cli.measure import measuring
 from tests.end_to_end.projects import environment
 from tests.measure.conftest import make_tokenizer
 from tests.tools.fix.test_costs import make_reference, quantize, text
@@ -89,8 +88,3 @@ def test_the_damaged_layer_is_named_in_a_sentence(folder: Path) -> None:
     assert "model.layers.2 stands out: put into original, it alone costs " in done.stdout
     assert "protocol:sliding|max_length:" in done.stdout.splitlines()[1]
     assert done.stdout.splitlines()[4].split() == ["part", "KL,", "put", "in", "perplexity", "KL,", "put", "back"]
-
-
-def test_an_interval_is_drawn_only_where_all_its_ends_are_finite() -> None:
-    assert _bar(1.0, (0.0, 2.0), 0.0, 2.0) == f"|{'-' * 12}o{'-' * 11}|"
-    assert _bar(1.0, (0.0, math.inf), 0.0, 2.0) == ""

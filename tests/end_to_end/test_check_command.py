@@ -135,28 +135,6 @@ def test_a_metric_that_a_conftest_registers_is_sound_and_a_conftest_that_fails_i
     assert "a_module_that_is_nowhere" in done.stdout
 
 
-def test_a_gate_that_can_never_decide_is_a_warning(project: Project, file: Path) -> None:
-    project.add("datasets", short=f"path: {_words(project)}, tokens: 90", one="path: one.jsonl")
-    project.write(one_jsonl='{"text": "w1 w2 w3 w4"}\n')
-    file.write_text(
-        project.settings
-        + "  - no_regression: {metric: ppl, model: die, dataset: short, tolerance: 1%}\n"
-        + "  - ppl_max: {model: die, dataset: short, limit: 70, confidence: 0.9}\n"
-        + "  - no_regression: {metric: ppl, model: die, dataset: one, tolerance: 1%, protocol: document}\n"
-        + "  - ppl_max: {model: die, dataset: short, limit: 70}\n"
-    )
-    done = lmgate()
-    assert done.exit_code == 0
-    warned = [line for line in done.stdout.splitlines() if line.startswith("warning: ")]
-    assert len(warned) == 3, done.stdout
-    assert all("can never decide" in line for line in warned)
-    assert "gates[4].no_regression" in warned[0]
-
-
-def _words(project: Project) -> str:
-    return str(yaml.safe_load(project.settings)["datasets"]["words"]["path"])
-
-
 def test_a_file_that_is_not_there_is_an_error(file: Path) -> None:
     assert "gone.yaml: cannot be read" in lmgate("gone.yaml").stdout
     assert lmgate("gone.yaml").exit_code == 1

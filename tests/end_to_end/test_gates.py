@@ -208,31 +208,6 @@ def test_a_gate_that_is_skipped_while_it_is_measured_hides_no_failing_gate(
     outcome.says("FAIL     test_gate.py::test_after::ppl_max[die-words]", "4 gates: 1 pass, 2 fail, 1 error")
 
 
-def test_a_test_that_is_skipped_by_its_mark_measures_nothing_and_is_not_missed(project: Project) -> None:
-    project.write(
-        test_gate="""
-            import pytest
-
-            @pytest.mark.skipif(True, reason="not here")
-            @pytest.mark.ppl_max("die", "words", 59.5)
-            def test_skipif(): pass
-
-            @pytest.fixture
-            def unavailable():
-                pytest.skip("no such device")
-
-            @pytest.mark.ppl_max("die", "words", 59.5)
-            def test_fixture(unavailable): pass
-
-            @pytest.mark.xfail(run=False)
-            @pytest.mark.ppl_max("die", "words", 59.5)
-            def test_not_run(): pass
-        """
-    )
-    project.run().expect(0, skipped=2, xfailed=1)
-    assert not project.cache.exists()
-
-
 def test_a_gate_that_a_fixture_adds_to_its_own_test_is_judged(measured: Project) -> None:
     measured.write(
         test_gate="""

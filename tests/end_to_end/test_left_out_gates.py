@@ -1,7 +1,5 @@
 """Gates of lmgate.yaml that pytest was led past are named in the summary; what is deselected on purpose is not."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.end_to_end.projects import Project
@@ -59,12 +57,6 @@ def test_a_variable_that_is_mistyped_is_an_error_where_there_are_gates_alone(gat
     gated.run("tests", "-n", "2", env=mistyped).expect(0, passed=1).is_silent_on("LMGATE")
 
 
-def test_a_broken_gate_counts_and_a_file_that_cannot_be_read_is_an_error(gated: Project) -> None:
-    gated.change("60.5", "60.5, strid: 8").run("tests").expect(0, passed=1).says(PATHS)
-    (gated.folder / "lmgate.yaml").write_text("gates: [\n")
-    gated.run("tests").expect(4).says("lmgate.yaml:2: ")
-
-
 NOT_RUN = """
     import pytest
 
@@ -110,9 +102,3 @@ def test_gates_that_did_not_run_are_named_with_the_reason(unmeasured: Project) -
     for test in ("empty", "marked_by_parameters", "measuring"):
         refused.says(f"--lmgate-require-all: test_it.py::test_{test}[NOTSET]: its parameters are none")
     unmeasured.run("--no-lmgate", *workers).expect(0, skipped=7).is_silent_on("did not run (")
-
-
-def test_no_gate_no_word(unmeasured: Project) -> None:
-    Path(unmeasured.folder, "tests").mkdir()
-    (unmeasured.folder / "tests" / "test_plain.py").write_text("def test_plain(): pass\n")
-    unmeasured.run("tests", "--lmgate-require-all").expect(0, passed=1).is_silent_on("lmgate.yaml", "= lmgate =")

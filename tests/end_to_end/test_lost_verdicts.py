@@ -148,7 +148,8 @@ def pytest_sessionfinish(session):
 def test_a_failed_gate_fails_the_session_whatever_status_the_project_sets(measured: Project, how: str) -> None:
     measured.write(test_gate=BROKEN_GATE, conftest=f"import pytest\n\n{LENIENT[how]}\n")
     measured.run().expect(1).says("a gate failed, so" if how == "exit at the end" else "1 gate: 1 fail")
-    measured.write(test_gate=GATE).run().expect(0)
+    if how == "a status":
+        measured.write(test_gate=GATE).run().expect(0)
 
 
 def test_a_report_sent_to_a_device_or_a_link_leaves_it_what_it_is(measured: Project) -> None:

@@ -4,7 +4,6 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from tests.end_to_end.dice import DiceProject
 from tests.end_to_end.projects import BROKEN_GATE, Project, marked
 
 BOTH = marked(above='ppl_max("die", "words", 59.5)', within='ppl_max("die", "words", 60.5)')
@@ -27,28 +26,6 @@ def test_a_broken_model_fails_the_build_and_a_good_one_does_not(measured: Projec
     assert [gate["verdict"] for gate in measured.report()["gates"]] == ["fail", "pass"]
     if "no:terminal" not in options:
         outcome.says("is above the limit 59.5")
-
-
-def test_two_workers_measure_once_and_report_every_gate_once_in_the_order_of_the_tests(dice: DiceProject) -> None:
-    dice.models(red={}).write(
-        test_many="""
-            import pytest
-
-            @pytest.mark.parametrize("n", range(8))
-            @pytest.mark.ppl_max("red", "one", 6.01)
-            @pytest.mark.bpb_max("red", "one", 9)
-            def test_gate(n): pass
-        """,
-    )
-    outcome = dice.run("-n", "2", "--lmgate-report", "json:report.json").expect(0, passed=8)
-    outcome.says("16 gates: 16 pass")
-    assert dice.loaded == ["red"]
-    assert [gate["test"] for gate in dice.report()["gates"]] == [
-        f"test_many.py::test_gate[{n}]" for n in range(8) for _ in range(2)
-    ]
-    outcome = dice.run("-n", "2", "--lmgate-refresh", "--lmgate-explain-cache").expect(0, passed=8)
-    outcome.says("miss, nothing changed: measured again by --lmgate-refresh")
-    assert dice.loaded == ["red", "red"]
 
 
 def test_collect_only_loads_no_model_and_writes_nothing(project: Project) -> None:

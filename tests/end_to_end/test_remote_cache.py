@@ -24,17 +24,6 @@ def test_a_second_machine_measures_nothing(project: Project, tmp_path_factory: p
     assert other.measured == []
 
 
-def test_a_pull_request_from_a_fork_reads_and_writes_nothing(project: Project, tmp_path: Path) -> None:
-    project.write(test_gate=GATE)
-    fork = {"CI_MERGE_REQUEST_SOURCE_PROJECT_ID": "7", "CI_MERGE_REQUEST_PROJECT_ID": "1"}
-    project.run("--lmgate-remote-cache", f"file://{tmp_path}/shared", env=fork).expect(0, passed=1)
-    assert not list(tmp_path.glob("shared/**/*.lmgate"))
-    project.run(
-        "--lmgate-refresh", "--lmgate-remote-cache-readonly", "--lmgate-remote-cache", f"file://{tmp_path}/shared"
-    ).expect(0, passed=1)
-    assert not list(tmp_path.glob("shared/**/*.lmgate"))
-
-
 def test_a_store_that_cannot_be_used_is_said_once_and_changes_no_verdict(project: Project, tmp_path: Path) -> None:
     project.write(test_gate=GATE + GATE.replace("test_gate", "test_again").replace("60.5", "59.5"))
     (tmp_path / "shared").write_text("a file where a folder is needed")

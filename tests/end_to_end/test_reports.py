@@ -6,12 +6,6 @@ from tests.end_to_end.commands import lmgate
 from tests.end_to_end.projects import Project
 
 
-def test_a_report_of_a_session_without_gates_is_empty_but_valid(unmeasured: Project) -> None:
-    unmeasured.write(test_plain="def test_plain(): pass\n")
-    unmeasured.run("--lmgate-report", "json:out/report.json").expect(0, passed=1)
-    assert unmeasured.report("out/report.json")["gates"] == []
-
-
 def test_a_gate_whose_fixture_fails_is_an_error_in_the_report_and_the_summary(measured: Project) -> None:
     measured.write(
         test_gate="""

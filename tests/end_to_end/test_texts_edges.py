@@ -1,6 +1,5 @@
 """Edges of texts: templates that write the date, stops that are special tokens, a second BOS, half a character."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -64,30 +63,3 @@ def test_chats_with_the_date_are_measured_again_on_another_day_unless_it_is_pinn
     assert [cached for _, cached in later] == [False, False, True]
     assert [one == other for (one, _), (other, _) in zip(first, later, strict=True)] == [False, False, True]
     assert len(dated.measured) == 5
-
-
-def test_a_text_ends_before_a_stop_string_that_is_a_special_token_and_at_the_tokenizers_own_eos(
-    writing: Project, writers: Path
-) -> None:
-    import transformers
-
-    def fine_tuned(name: str, **special: object) -> str:
-        folder = writing.model(name, writers / "counter")
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        tokenizer.add_special_tokens(special)
-        tokenizer.save_pretrained(folder)
-        config = json.loads((folder / "generation_config.json").read_text())
-        (folder / "generation_config.json").write_text(json.dumps({**config, "eos_token_id": 2}))  # the base's
-        return f"path: {name}"
-
-    writing.add("models", marks=fine_tuned("marks", additional_special_tokens=["five"]))
-    writing.add("models", ends=fine_tuned("ends", eos_token="five"))
-    write_rows(writing, "sums", [{"q": "two", "without": "three four six seven", "until": "three four"}])
-    entry = "path: sums.jsonl, source: q, references: "
-    writing.add("datasets", without=f"{entry}without", until=f"{entry}until", stopped=f"{entry}until, stop: [five]")
-    writing.add_gates(
-        "exact_min: {model: marks, dataset: without, limit: 1}",  # special tokens are no text
-        "exact_min: {model: marks, dataset: stopped, limit: 1}",
-        "exact_min: {model: ends, dataset: until, limit: 1}",
-    )
-    writing.run().expect(0, passed=3)

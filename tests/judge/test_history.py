@@ -115,7 +115,7 @@ def simulate(histories: int, runs: int, shared: float, step: float = 0.0, at: in
 
 @pytest.mark.parametrize(("shared", "runs"), [(0.0, 30), (0.5, 30)])
 def test_a_history_without_a_change_has_a_false_alarm_at_most_once_in_twenty(shared: float, runs: int) -> None:
-    histories = 600
+    histories = 200
     alarms = sum(map(bool, simulate(histories, runs, shared)))
     assert alarms <= histories * LEVEL + 2 * math.sqrt(histories * LEVEL * (1 - LEVEL))
     if not shared:

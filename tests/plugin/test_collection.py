@@ -61,50 +61,30 @@ def test_a_session_that_was_stopped_left_tests(
 GATES = ("ppl_max", "bleu_min", "no_regression")
 
 
-def said(pytester: pytest.Pytester, *marks: str) -> list[str]:
-    decorators = "\n".join(f"@pytest.mark.{mark}" for mark in marks)
-    items = pytester.getitems(
-        f"import pytest\n\n{decorators}\ndef test_it(): pass\n\n{decorators}\ndef test_again(): pass"
-    )
-    return mistyped(items, GATES)
+CLOSE = {
+    "ppl_mx(1)": "ppl_max",
+    "bleu_max(limit=1)": "bleu_min",
+    "no_regresion(1)": "no_regression",
+    "ppl('die', 'words', 1)": "ppl_max",
+    "perplexity_limit('die', 'words', limit=1)": "ppl_max",
+    "lmgate_bleu_min(1)": "bleu_min",
+    "max_ppl('die', 'words', 1)": "ppl_max",
+    "bleu_score_min('die', 'words', 1)": "bleu_min",
+}
+# A gate, marks of others, marks without arguments, and one that the project registers.
+OTHERS = ["ppl_max('die', 'words', 1)", "slow(1)", "ppl_mx", "ppl_mix(1)", "max_retries(1)", "int8_min(1)"]
 
 
-@pytest.fixture
-def marks(pytester: pytest.Pytester) -> pytest.Pytester:
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnknownMarkWarning")  # of older versions of pytest
+def test_a_mark_that_is_close_to_a_gate_is_named_once_with_the_first_test(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\nmarkers = ppl_mix: of the project's own\nfilterwarnings = ignore\n")
-    return pytester
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnknownMarkWarning")  # of older versions of pytest
-@pytest.mark.parametrize(
-    ("mark", "meant"),
-    [
-        ("ppl_mx(1)", "ppl_max"),
-        ("bleu_max(limit=1)", "bleu_min"),
-        ("no_regresion(1)", "no_regression"),
-        ("ppl('die', 'words', 1)", "ppl_max"),
-        ("perplexity_limit('die', 'words', limit=1)", "ppl_max"),
-        ("lmgate_bleu_min(1)", "bleu_min"),
-        ("max_ppl('die', 'words', 1)", "ppl_max"),
-        ("bleu_score_min('die', 'words', 1)", "bleu_min"),
-    ],
-)
-def test_a_mark_that_is_close_to_a_gate_is_named_once_with_the_first_test(
-    marks: pytest.Pytester, mark: str, meant: str
-) -> None:
-    (sentence,) = said(marks, mark)
-    name = mark.partition("(")[0]
-    assert f"::test_it: @pytest.mark.{name}: no such gate, did you mean '{meant}'?" in sentence
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnknownMarkWarning")  # of older versions of pytest
-@pytest.mark.parametrize(
-    "mark", ["ppl_max('die', 'words', 1)", "slow(1)", "ppl_mx", "ppl_mix(1)", "ppl(1)", "max_retries(1)", "int8_min(1)"]
-)
-def test_gates_other_marks_marks_without_arguments_and_registered_marks_are_not_mistyped(
-    marks: pytest.Pytester, mark: str
-) -> None:
-    assert said(marks, mark) == []
+    tests = "".join(f"\n@pytest.mark.{mark}\ndef test_{at}(): pass\n" for at, mark in enumerate([*CLOSE, *OTHERS]))
+    again = "".join(f"\n@pytest.mark.{mark}\ndef test_again_{at}(): pass\n" for at, mark in enumerate(CLOSE))
+    said = mistyped(pytester.getitems(f"import pytest\n{tests}{again}"), GATES)
+    assert len(said) == len(CLOSE)
+    for at, (mark, meant) in enumerate(CLOSE.items()):
+        name = mark.partition("(")[0]
+        assert f"::test_{at}: @pytest.mark.{name}: no such gate, did you mean '{meant}'?" in said[at]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from pytest_lmgate.judge.histogram import ChangeHistogram
 from pytest_lmgate.judge.result import Bounded, PastRun, Results, Run, Verdict, WorstRow
-from pytest_lmgate.report.page import html_report, past_view, plot_of
+from pytest_lmgate.report.page import html_report, plot_of
 from tests.judge.records import results_of
 from tests.report.browser import CHROMIUM, Page, chromium
 from tests.report.hostile import HOSTILE, hostile_results
@@ -93,31 +93,6 @@ def test_a_plot_is_drawn_within_its_width_or_not_at_all(failed: Verdict, value: 
     assert plot is None or all(0 <= at <= 100 for at in (plot.value.at, plot.low, plot.high, plot.limit.at))
 
 
-def test_runs_are_drawn_in_their_order_with_a_dot_each_and_a_date_below_the_first_and_the_last(
-    past: list[PastRun],
-) -> None:
-    view = past_view([*past[22:24], replace(past[24], value=None, interval=None), past[25]], 31)
-    assert view is not None
-    # From 15.408 to 18.192 in 60 units, downward.
-    assert view.values == "M0 47 1 47 3 13"
-    assert view.noise == "M0 39V56M1 39V56M3 4V21"
-    assert view.limits == "M-0.5 30h4"
-    assert (view.dots, view.changes) == ([("fail", "M3 13h0")], "M2 0V60")
-    assert view.axis is not None
-    assert [mark.label for mark in view.axis.ticks] == ["16", "17", "18"]
-    assert view.passed == "M0 47h0M1 47h0"
-    assert [(end.at, end.date + end.commit, end.side) for end in view.ends] == [
-        (12.5, "2026-03-23 22c0ffe", "first"),
-        (87.5, "2026-03-26 25c0ffe", "last"),
-    ]
-    assert view.notes == [f"2026-03-25 18:00 24c0ffee1c0f: worse: {past[24].words}"]
-    assert past_view([replace(past[0], value=None), past[1]], 31) is None
-    same = past_view([replace(past[0], interval=None, limit=None)] * 2, 31)
-    assert same is not None
-    assert (same.values, same.noise, same.limits) == ("M0 30 1 30", "", "")
-    assert [(end.at, end.side) for end in same.ends] == [(25.0, ""), (75.0, "")]
-
-
 def test_a_row_has_three_digits_the_tolerance_and_a_picture(
     passed: Verdict, failed: Verdict, compared: Verdict
 ) -> None:
@@ -134,7 +109,8 @@ def test_a_row_has_three_digits_the_tolerance_and_a_picture(
 
 
 def test_a_strict_parser_finds_no_fault(results: Results, failed: Verdict, compared: Verdict) -> None:
-    for each in (results, results_of([]), *(hostile_results(failed, compared, text) for text in HOSTILE.values())):
+    texts = [text for text in HOSTILE.values() if len(text) < 1_000]  # the parser takes seconds for a long one
+    for each in (results, results_of([]), *(hostile_results(failed, compared, text) for text in texts)):
         parser = html5lib.HTMLParser()
         parser.parse(html_report(each).encode(errors="backslashreplace"), transport_encoding="utf-8")
         assert parser.errors == []

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from typer.testing import CliRunner
@@ -73,6 +73,7 @@ def read_back(results: Results) -> Results:
     return read_results(to_json(results).encode(), "report.json")
 
 
+@settings(max_examples=20)
 @given(_VERDICTS)
 def test_a_verdict_is_the_same_after_its_journey(verdict: Verdict) -> None:
     assert read_back(results_of([verdict])).verdicts == (verdict,)

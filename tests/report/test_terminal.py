@@ -27,12 +27,6 @@ PASS     ppl_max[int8-wikitext2]     16      [15.5, 16.5]   16.5  283,287 tokens
     )
 
 
-def test_gates_of_the_same_label_are_told_apart_by_their_tests(passed: Verdict, failed: Verdict) -> None:
-    other = replace(failed, id="t.py::test_b::ppl_max[int8-wikitext2]", test="t.py::test_b")
-    gates = [line.split()[1] for _, line in summary_lines([passed, other, _of(passed, "int4")])[1:-1]]
-    assert gates == [other.id, passed.id, "ppl_max[int4-wikitext2]"]
-
-
 def _of(verdict: Verdict, model: str) -> Verdict:
     return replace(verdict, id=f"{verdict.test}::ppl_max[{model}-wikitext2]", model=model)
 

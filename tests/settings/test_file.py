@@ -1,6 +1,5 @@
 """lmgate.yaml: found upward, decoded whole, and every mistake named by file, key, expectation and nearest name."""
 
-import dataclasses
 import os
 import textwrap
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_lmgate.errors import ConfigError
-from pytest_lmgate.settings.entries import DatasetSpec, Defaults, ModelSpec, ProjectSpec
+from pytest_lmgate.settings.entries import ModelSpec
 from pytest_lmgate.settings.file import Project, YamlGate, load_project, read_gates
 from pytest_lmgate.settings.options import FILE_NAME, find_project_file, misspelt
 
@@ -16,50 +15,6 @@ from pytest_lmgate.settings.options import FILE_NAME, find_project_file, misspel
 def _load(folder: Path, text: str | bytes) -> Project:
     (folder / FILE_NAME).write_bytes(text if isinstance(text, bytes) else text.encode())
     return load_project(folder)
-
-
-def test_a_whole_file_becomes_frozen_specs(tmp_path: Path) -> None:
-    project = _load(
-        tmp_path,
-        """\ufeff
-        defaults: {device: cpu, dtype: float32, batch_size: 4}
-        models:
-          fp16: {path: models/fp16}
-          int8: {path: models/int8, load: {device_map: auto, max_memory: {0: 10GiB, cpu: 30GiB}}, batch_size: auto}
-          far: {hub: org/name, revision: v1.0, tokenizer: org/other, adapter: adapters/a, trust_remote_code: true}
-          old: {path: models/old, pickle_weights: true, dtype: bfloat16, device: "cuda:1"}
-        datasets:
-          wikitext2: {path: data/wiki.test.raw, text: text}
-          rows: {path: data/rows.jsonl, text: body, join: "\\n"}
-          lines: {path: data/lines.txt, lines: true, limit: 100}
-          far: {hub: org/data, name: plain, split: test, revision: main, text: body}
-        """,
-    )
-    assert project.spec == ProjectSpec(
-        defaults=Defaults(device="cpu", dtype="float32", batch_size=4),
-        models={
-            "fp16": ModelSpec(path="models/fp16"),
-            "int8": ModelSpec(
-                path="models/int8",
-                load={"device_map": "auto", "max_memory": {0: "10GiB", "cpu": "30GiB"}},
-                batch_size="auto",
-            ),
-            "far": ModelSpec(
-                hub="org/name", revision="v1.0", tokenizer="org/other", adapter="adapters/a", trust_remote_code=True
-            ),
-            "old": ModelSpec(path="models/old", pickle_weights=True, dtype="bfloat16", device="cuda:1"),
-        },
-        datasets={
-            "wikitext2": DatasetSpec(path="data/wiki.test.raw"),
-            "rows": DatasetSpec(path="data/rows.jsonl", text="body", join="\n"),
-            "lines": DatasetSpec(path="data/lines.txt", lines=True, limit=100),
-            "far": DatasetSpec(hub="org/data", name="plain", split="test", revision="main", text="body"),
-        },
-    )
-    with pytest.raises(AttributeError):
-        project.spec.models["fp16"].path = "elsewhere"
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        project.folder = tmp_path
 
 
 @pytest.mark.parametrize("text", ["", "\n", "# only a comment\n", "\ufeff", " # one\n--- # two\n\n...\n# three"])
@@ -324,42 +279,6 @@ def test_a_merge_from_a_deeper_entry_is_not_taken_for_a_key_written_twice(tmp_pa
 def _read(folder: Path, text: str) -> tuple[list[YamlGate], list[str]]:
     (folder / "lmgate.yaml").write_text(textwrap.dedent(text).lstrip("\n"))
     return read_gates(folder / "lmgate.yaml")
-
-
-def test_gates_are_read_in_order_with_their_labels_keys_and_lines(tmp_path: Path) -> None:
-    gates, problems = _read(
-        tmp_path,
-        """
-        models:
-          int8: {path: models/int8}
-        gates:
-          # the first
-          - ppl_max: {model: int8, dataset: wikitext2, limit: 16.5, stride: 512}
-          - no_regression: {metric: ppl, model: int8, dataset: wikitext2, against: fp16, tolerance: 1%}
-          - rouge_min:
-              model: int8
-              dataset: news
-
-              limit: 0.3
-              variant: rouge2
-          - metric_min: &last {metric: politeness, model: int8, dataset: news, limit: 0}
-          - metric_min:
-              <<: *last
-              limit: 1
-        """,
-    )
-    assert problems == []
-    assert [(gate.marker, gate.gate.label, gate.key, gate.line) for gate in gates] == [
-        ("ppl_max", "ppl_max[int8-wikitext2-stride:512]", "gates[0].ppl_max", 5),
-        ("no_regression", "no_regression:ppl[int8-wikitext2-vs-fp16]", "gates[1].no_regression", 6),
-        ("rouge_min", "rouge_min:rouge2[int8-news]", "gates[2].rouge_min", 7),
-        ("metric_min", "metric_min:politeness[int8-news]", "gates[3].metric_min", 13),
-        ("metric_min", "metric_min:politeness[int8-news]", "gates[4].metric_min", 14),
-    ]
-    assert gates[0].arguments == {"model": "int8", "dataset": "wikitext2", "limit": 16.5, "stride": 512}
-    assert gates[2].lines == {"model": 8, "dataset": 9, "limit": 11, "variant": 12}
-    assert gates[4].arguments == gates[3].arguments | {"limit": 1}
-    assert gates[4].lines == {"metric": 13, "model": 13, "dataset": 13, "limit": 16}
 
 
 @pytest.mark.parametrize(

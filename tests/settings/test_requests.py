@@ -25,22 +25,6 @@ UNITS = get_args(Unit)
 
 
 @pytest.mark.parametrize(
-    ("marker", "metric", "direction", "limit"),
-    [
-        ("ppl_max", "ppl", "lower", 1000.0),
-        ("bpb_max", "bpb", "lower", 1000.0),
-        ("ter_max", "ter", "lower", 1000.0),
-        ("bleu_min", "bleu", "higher", 100),
-        ("accuracy_min", "accuracy", "higher", 1),
-    ],
-)
-def test_a_marker_says_which_side_of_the_limit_is_wrong(marker: str, metric: str, direction: str, limit: float) -> None:
-    gate = parse_marker(marker, ("m", "d", limit), {})
-    assert (gate.evaluation.metric, gate.direction, gate.limit) == (metric, direction, limit)
-    assert gate.label == f"{marker}[m-d]"
-
-
-@pytest.mark.parametrize(
     ("marker", "limit", "scale"),
     [
         ("bleu_min", 100.1, 100),

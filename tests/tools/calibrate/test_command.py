@@ -188,9 +188,7 @@ def test_a_deterministic_engine_is_measured_twice(measured: Callable[..., Calibr
     "gate",
     [
         "kl_max: {model: int4, reference: float, limit: 0.02, ",
-        "top1_min: {model: int4, reference: float, limit: 0.9, ",
         "no_regression: {metric: kl, model: int4, reference: float, tolerance: 10%, ",
-        "kl_max: {model: int4, reference: float, limit: 1, estimator: sampled, max_new_tokens: 8, ",
         "self_kl_max: {model: int4, limit: 0.001, max_new_tokens: 8, ",
     ],
 )

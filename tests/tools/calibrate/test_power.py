@@ -5,7 +5,7 @@ import pytest
 
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.stats.sample import ByRow, Sample, Scale
-from pytest_lmgate.tools.calibrate.power import _first, calibrate_limit, calibrate_tolerance
+from pytest_lmgate.tools.calibrate.power import calibrate_limit, calibrate_tolerance
 
 SHARE = Scale("higher", lowest=0, highest=1, of_rows=True)
 PPL = Scale("lower", exponential=True)
@@ -68,8 +68,8 @@ ENGINES = {
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("runs", [3, 8])
-def test_a_tolerance_fails_an_unchanged_model_as_often_as_simulated(name: str, runs: int) -> None:
+def test_a_tolerance_fails_an_unchanged_model_as_often_as_simulated(name: str) -> None:
+    runs = 3
     engine, generator = ENGINES[name], np.random.default_rng(11)
     sign = 1 if isinstance(engine, Documents) else -1
     values = np.array([engine.value(engine.run(generator)) for _ in range(8_000)])
@@ -103,8 +103,3 @@ def test_a_limit_fails_on_other_rows_as_often_as_new_rows_do(name: str) -> None:
         fails = (values < limit - 1e-9).mean()
     worth = calibrate_limit([sample, sample], limit, stderr)
     assert worth.other_rows.fails(worth.threshold) == pytest.approx(fails, abs=0.02)
-
-
-def test_the_first_number_for_which_something_holds_is_infinite_where_it_never_does() -> None:
-    assert _first(lambda x: x >= 0.25, 0, 1) == pytest.approx(0.25)
-    assert _first(lambda _: False, 0, 1) == np.inf

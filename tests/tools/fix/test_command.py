@@ -17,13 +17,12 @@ from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from pytest_lmgate.cli.app import app
-from pytest_lmgate.errors import ConfigError, LmgateError
+from pytest_lmgate.errors import LmgateError
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.settings.file import load_project
 from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 from pytest_lmgate.settings.session import Options
-from pytest_lmgate.tools.fix.command import _limit
 from pytest_lmgate.tools.fix.search import split
 from tests.end_to_end.projects import environment
 from tests.measure.conftest import make_tokenizer
@@ -195,27 +194,6 @@ def test_a_group_costs_what_it_adds_to_the_kl_of_the_model_that_has_the_others(f
     assert kept["floor"]["nats"]["mean"] == pytest.approx(floor, rel=1e-3)
 
 
-def test_a_gate_that_half_of_the_rows_pass_and_all_of_them_do_not_is_fixed(folder: Path) -> None:
-    evaluator = Evaluator(load_project(folder), Options(folder / "own_cache"))
-    rows = evaluator.resolver.corpus("rows")
-    halves = {seed: kl(evaluator, "damaged", split(rows, by_document=True, seed=seed)[0]) for seed in range(4)}
-    seed, whole = min(halves, key=halves.__getitem__), kl(evaluator, "damaged", rows)
-    assert halves[seed] < whole
-    settings = yaml.safe_load((folder / "lmgate.yaml").read_text())
-    gate = {"model": "damaged", "dataset": "rows", "reference": "float", "protocol": "document"}
-    facts = {}
-    for limit in ((halves[seed] + whole) / 2, whole * 1.0001):
-        gates = [{"kl_max": {**gate, "limit": limit}}]
-        (folder / "between.yaml").write_text(yaml.safe_dump({**settings, "gates": gates}))
-        arguments = ("damaged", "rows", "--against", "float", "--bits", "8", "--seed", str(seed))
-        facts[limit] = found(folder, *arguments, "--config", "between.yaml")
-    between, above = facts.values()
-    assert not between["passes_already"]
-    assert len(between["chosen"]["kept"]) > 0
-    assert above["passes_already"]
-    assert above["rows"] == {"search": 160, "proof": 0, "unit": "row"}
-
-
 def test_what_was_read_is_counted_in_rows_or_in_the_windows_of_a_text(folder: Path) -> None:
     facts = found(folder, *KL, "--tokens", "200")
     assert 1 < facts["rows"]["search"] < 20 <= facts["rows"]["proof"]
@@ -318,8 +296,3 @@ def test_after_a_kill_it_goes_on_where_it_was(folder: Path, tmp_path: Path) -> N
     assert len(after) > len(first["groups"]) + len(first["sets"])
     assert found(folder, *arguments) == first
     assert entries() == after
-
-
-def test_a_gate_is_not_asked_for_without_a_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--gate needs a gate of an lmgate\.yaml: or give --kl"):
-        _limit(load_project(tmp_path), ["q", "p", "d"], "kl_max[q-p-d]", None, Protocol())
