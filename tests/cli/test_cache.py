@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from pytest_lmgate.cache.files import hold
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry, Store, lock_of
+from pytest_lmgate.cache.store import Entry, Store
 from pytest_lmgate.cli.app import app
-from pytest_lmgate.cli.cache import _day
 from pytest_lmgate.cli.console import bytes_of
 from pytest_lmgate.errors import CacheError
 from pytest_lmgate.report.text import byte_size
@@ -61,14 +59,6 @@ def test_ls_names_what_each_entry_holds_the_last_used_first(store: Store) -> Non
     assert " 3 d " in second
     assert " old " in second
     assert total.startswith(f"{store.folder}: 2 entries, 5")
-
-
-def test_names_that_a_terminal_would_obey_are_shown(store: Store) -> None:
-    put(store, "\x1b[31mred\n::error::\u202e")
-    out = lmgate("ls").stdout
-    assert "\\x1b[31mred" in out
-    assert not {"\x1b", "\u202e"} & set(out)
-    assert not any(line.startswith("::") for line in out.splitlines())
 
 
 def test_show_prints_the_ingredients_and_where_it_was_measured(store: Store) -> None:
@@ -126,28 +116,6 @@ def test_gc_removes_what_was_not_used_for_longest_until_the_rest_fits(store: Sto
     assert [path.exists() for path in (aside, *paths)] == [False, False, True, True]
 
 
-def test_gc_leaves_entries_that_are_being_measured_and_files_that_are_not_ours(store: Store, tmp_path: Path) -> None:
-    held, free = put(store, "held"), put(store, "free")
-    mine = held.with_name("notes.txt")
-    mine.write_text("mine")
-    (store.folder / "token-nll" / "readme.md").write_text("mine")
-    outside = tmp_path / "elsewhere" / "token-nll" / "ab"
-    outside.mkdir(parents=True)
-    other = outside / f"{'2' * 64}.lmgate"
-    other.write_bytes(free.read_bytes())
-    (store.folder / "linked").symlink_to(outside.parent)
-    (held.parent / f"{'3' * 64}.lmgate").symlink_to(other)
-    with hold(lock_of(store.folder, held.stem)):
-        out = lmgate("gc", "--max-size", "0").stdout
-    assert f"{held}: stays, since it is being measured" in out
-    assert "1 entry removed" in out
-    assert held.exists()
-    assert not free.exists()
-    assert other.exists()
-    assert mine.exists()
-    assert len(json.loads(lmgate("ls", "--json").stdout)["entries"]) == 1
-
-
 def test_sizes_are_read_as_people_write_them_and_anything_else_is_a_usage_error(store: Store) -> None:
     sizes = {"1k": 1000, "1.5KiB": 1536, "2 GB": 2 * 10**9, "7B": 7, "0": 0}
     assert {written: bytes_of(written) for written in sizes} == sizes
@@ -172,20 +140,6 @@ def test_clear_asks_and_takes_remembered_digests_along(store: Store, tmp_path: P
     assert (store.folder / ".gitignore").exists()
 
 
-def test_the_folder_is_that_of_rootdir_or_of_its_ini_file(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(store, "m")
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    inner = tmp_path / "tests" / "unit"
-    inner.mkdir(parents=True)
-    monkeypatch.chdir(inner)
-    assert "1 entry" in lmgate("ls").stdout
-    assert "0 entries" in lmgate("ls", "--cache", ".").stdout
-    (tmp_path / "pytest.ini").write_text("[pytest]\nlmgate_cache = elsewhere\n")
-    assert f"{tmp_path / 'elsewhere'}: 0 entries" in lmgate("ls").stdout
-
-
 def test_an_entry_that_cannot_be_read_and_a_file_in_the_place_of_the_cache_are_errors_that_name_it(
     store: Store, tmp_path: Path
 ) -> None:
@@ -196,8 +150,3 @@ def test_an_entry_that_cannot_be_read_and_a_file_in_the_place_of_the_cache_are_e
         failed = CliRunner().invoke(app, ["cache", *arguments]).exception
         assert isinstance(failed, CacheError)
         assert named in str(failed)
-
-
-@pytest.mark.parametrize(("seconds", "shown"), [(0, "1970-01-01 00:00:00 UTC"), (1e300, ""), (float("nan"), "")])
-def test_a_time_that_no_calendar_has_is_not_shown(seconds: float, shown: str) -> None:
-    assert _day(seconds) == shown

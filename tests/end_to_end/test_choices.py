@@ -1,7 +1,5 @@
 """Multiple choice by likelihood: values by hand, three variants from one measurement, and what cannot be answered."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project, marked
@@ -108,39 +106,6 @@ def test_accuracy_is_the_share_of_rows_whose_right_choice_is_the_most_likely(pro
     again.expect(1, passed=2, failed=1)
     assert again.out.count(": hit\n") == 6
     assert len(project.measured) == 5
-
-
-def test_examples_chat_and_system_text_are_read_before_each_question(project: Project, writers: Path) -> None:
-    # `chatty` counts on from the last word that it reads, which is the template's.
-    chatty = project.model("chatty", writers / "counter")
-    (chatty / "chat_template.jinja").write_text("{{ messages[-1].content }} one ")
-    project.write(
-        test_shown="""
-            import pytest
-
-            def test_shown(accuracy_of):
-                plain, others = accuracy_of("counter", "quiz"), []
-                for dataset in ("shown", "told"):
-                    score = accuracy_of("counter", dataset)
-                    assert score.fingerprint not in (plain.fingerprint, *others) and not score.cached
-                    assert score == 0.75, "it looks at one word only"
-                    others.append(score.fingerprint)
-                assert accuracy_of("./chatty", "quiz") == 0.75 and accuracy_of("./chatty", "chat") == 0.25
-
-            @pytest.mark.accuracy_min("counter", "chat", 0.1)
-            def test_no_template(): pass
-
-            @pytest.mark.accuracy_min("counter", "own", 0.1)
-            def test_own_answers(): pass
-
-            @pytest.mark.accuracy_min("counter", "copied", 0.1)
-            def test_copied_answers(): pass
-        """
-    )
-    done = project.run().expect(1, passed=1, error=3)
-    done.says(
-        "model 'counter': chat: ", "dataset 'own': examples: ", "dataset 'copied': examples: ", "example 0 is row 0"
-    )
 
 
 def test_what_cannot_be_answered_is_one_clear_error_and_fails_the_build(project: Project) -> None:

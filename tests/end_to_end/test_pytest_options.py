@@ -1,16 +1,10 @@
 """Every way in which pytest may be called: the verdict is the same, and nothing is lost or done twice."""
 
-import contextlib
-import os
-import re
-import subprocess
 import xml.etree.ElementTree as ET
 
 import pytest
 
-from tests.end_to_end.dice import DiceProject
-from tests.end_to_end.projects import BROKEN_GATE, Project, environment, finished, marked
-from tests.warm import warm_python
+from tests.end_to_end.projects import BROKEN_GATE, Project, marked
 
 BOTH = marked(above='ppl_max("die", "words", 59.5)', within='ppl_max("die", "words", 60.5)')
 
@@ -32,36 +26,6 @@ def test_a_broken_model_fails_the_build_and_a_good_one_does_not(measured: Projec
     assert [gate["verdict"] for gate in measured.report()["gates"]] == ["fail", "pass"]
     if "no:terminal" not in options:
         outcome.says("is above the limit 59.5")
-
-
-def test_pytest_main_in_a_program_returns_the_verdict(measured: Project) -> None:
-    measured.write(test_gate=BROKEN_GATE, program="import sys, pytest\nsys.exit(pytest.main(['-q', 'test_gate.py']))")
-    command = [warm_python(environment(), "pytest"), "program.py"]
-    done = subprocess.run(command, cwd=measured.folder, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 1, done.stderr
-    assert "1 gate: 1 fail" in done.stdout
-
-
-def test_two_workers_measure_once_and_report_every_gate_once_in_the_order_of_the_tests(dice: DiceProject) -> None:
-    dice.models(red={}).write(
-        test_many="""
-            import pytest
-
-            @pytest.mark.parametrize("n", range(8))
-            @pytest.mark.ppl_max("red", "one", 6.01)
-            @pytest.mark.bpb_max("red", "one", 9)
-            def test_gate(n): pass
-        """,
-    )
-    outcome = dice.run("-n", "2", "--lmgate-report", "json:report.json").expect(0, passed=8)
-    outcome.says("16 gates: 16 pass")
-    assert dice.loaded == ["red"]
-    assert [gate["test"] for gate in dice.report()["gates"]] == [
-        f"test_many.py::test_gate[{n}]" for n in range(8) for _ in range(2)
-    ]
-    outcome = dice.run("-n", "2", "--lmgate-refresh", "--lmgate-explain-cache").expect(0, passed=8)
-    outcome.says("miss, nothing changed: measured again by --lmgate-refresh")
-    assert dice.loaded == ["red", "red"]
 
 
 def test_collect_only_loads_no_model_and_writes_nothing(project: Project) -> None:
@@ -103,14 +67,6 @@ def test_stopping_at_the_first_failure_misses_no_verdict(measured: Project, work
     assert outcome.code in (1, 2)
 
 
-def test_last_failed_runs_the_broken_gate_alone(measured: Project) -> None:
-    measured.write(test_both=BOTH).run().expect(1, passed=1, failed=1)
-    measured.run("--lf").expect(1, failed=1).is_silent_on("never arrived")
-    measured.write(test_both=BOTH.replace("59.5", "60.5"))
-    measured.run("--lf").expect(0, passed=1).is_silent_on("never arrived")
-    measured.run("--stepwise", "--ff").expect(0, passed=2)
-
-
 def test_no_lmgate_skips_what_needs_a_measurement_and_nothing_else(project: Project) -> None:
     project.write(
         test_gate="""
@@ -140,12 +96,9 @@ def test_the_plugin_can_be_left_out_as_a_whole_alone_and_not_where_the_project_r
     measured.run("-p", "no:lmgate").expect(4).says("Missing required plugins: pytest-lmgate")
 
 
-@pytest.mark.parametrize("options", [("pytest_lmgate.plugin",), ("lmgate", "-p", "xdist", "-n", "2")])
-def test_the_plugin_can_be_named_where_plugins_are_not_found_by_themselves(
-    measured: Project, options: tuple[str, ...]
-) -> None:
+def test_the_plugin_can_be_named_where_plugins_are_not_found_by_themselves(measured: Project) -> None:
     measured.write(test_both=BOTH)
-    outcome = measured.run("-p", *options, env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
+    outcome = measured.run("-p", "lmgate", "-p", "xdist", "-n", "2", env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
     outcome.expect(1, passed=1, failed=1).says("2 gates: 1 pass, 1 fail")
 
 
@@ -166,32 +119,3 @@ def test_junit_xml_carries_every_verdict_as_plain_properties(measured: Project) 
     assert not [value for case in properties.values() for value in case.values() if value.startswith(("{", "["))]
     failures = [case.get("name") for case in root.iter("testcase") if case.find("failure") is not None]
     assert failures == ["test_above"]
-
-
-PROGRESS = re.compile(r"lmgate: a on one: \d+%, ppl 6 so far, [\d,]+ tokens/s, [\d:]+ left")
-AT_ONCE = "\nfrom pytest_lmgate.report import text\ntext._LOG_SECONDS = text._TERMINAL_SECONDS = 0.0\n"
-
-
-def test_progress_is_a_line_now_and_then_in_a_log_and_one_changing_line_on_a_terminal(dice: DiceProject) -> None:
-    dice.models(a={}).gates([("a", "one")])
-    with (dice.folder / "conftest.py").open("a") as file:
-        file.write(AT_ONCE)
-    logged = dice.run().expect(0, passed=1)
-    shown = sum(PROGRESS.fullmatch(line) is not None for line in logged.out.splitlines())
-    assert shown > 3, logged.out
-
-    controller, terminal = os.openpty()
-    process = dice.start("--lmgate-refresh", stdout=terminal, fresh=False)
-    os.close(terminal)
-    seen = b""
-    with contextlib.suppress(OSError):  # a terminal that nobody writes to any more is an error to read
-        while chunk := os.read(controller, 4096):
-            seen += chunk
-    os.close(controller)
-    finished(process).expect(0)
-    drawn = re.split(r"[\r\n]", seen.decode())
-    assert sum(PROGRESS.fullmatch(line.rstrip()) is not None for line in drawn) == shown, drawn
-    assert not any(PROGRESS.search(line) for line in seen.decode().splitlines()[-4:]), "the line is cleared at the end"
-    # A worker has no terminal; it writes to the standard error that it shares with the controller.
-    worker = dice.run("--lmgate-refresh", "-n", "2").expect(0, passed=1)
-    assert len(PROGRESS.findall(worker.err)) == shown, worker.text

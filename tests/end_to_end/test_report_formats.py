@@ -65,17 +65,6 @@ def test_all_formats_of_a_run_tell_the_same_verdicts_and_numbers(noisy: Project)
             assert re.fullmatch(rf" {re.escape(change)} \[.*\], tolerance {re.escape(tolerance)} ", cells[5])
 
 
-def test_a_report_for_stdout_comes_after_everything_else_also_with_workers_and_without_a_summary(
-    measured: Project,
-) -> None:
-    measured.write(test_gate=GATE)
-    for arguments in (("-n", "2"), ("--no-summary",), ("-p", "no:terminal"), ("-s", "-q", "-q")):
-        done = measured.run("--lmgate-report", "markdown:-", *arguments).expect(0)
-        assert "\n**1 gate: 1 pass**\n\nproject `" in f"\n{done.out}", arguments
-        assert done.out.endswith("cached |\n"), arguments
-    assert not (measured.folder / "-").exists()
-
-
 ANNOTATED = '''
     import pytest
 

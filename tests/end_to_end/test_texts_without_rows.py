@@ -136,24 +136,3 @@ def test_all_units_limits_and_baselines_of_a_text_have_the_same_noise(project: D
     assert windows["comparison"]["clusters"] == 64
     assert word["bounded"]["clusters"] == token["bounded"]["clusters"] == 63
     assert word["interval"] == pytest.approx(token["interval"], rel=1e-6)
-
-
-def test_gates_that_can_never_decide_are_named_where_their_baseline_is_written_and_where_they_pass(
-    project: DiceProject,
-) -> None:
-    gates = {name: f"no_regression('ppl', 'float', {name!r}, '1%')" for name in ("one", "text")}
-    project.write(test_gates=marked(**gates))
-    reason = "no_regression:ppl[float-one]: this gate can never decide: "
-    said = project.run("--lmgate-update").expect(0, passed=2).says(f"{reason}its noise is not known")
-    assert said.text.count("can never decide") == 1
-    said = project.run().expect(0, passed=2).says(f"{reason}2 blocks of windows")
-    assert said.text.count("can never decide") == 1
-
-
-def test_a_pass_on_rows_names_the_share_of_rows_that_it_does_not_speak_of(project: DiceProject) -> None:
-    (project.folder / "many.jsonl").write_text(
-        "".join(json.dumps({"text": " ".join(map(str, range(at, at + 50)))}) + "\n" for at in range(0, 3000, 50))
-    )
-    gate = "no_regression('ppl', 'worse', './many.jsonl', '90%', against='float', protocol='document')"
-    project.write(test_gates=marked(many=gate))
-    project.run().expect(0, passed=1).says("damage to fewer than 5% of such rows is not ruled out")

@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from tests.end_to_end.dice import DiceProject
 from tests.end_to_end.projects import Project
 
 HEAVY = ("torch", "transformers", "datasets", "numpy", "pyarrow", "msgspec", "yaml", "safetensors", "filelock", "scipy")
@@ -38,12 +37,6 @@ def test_a_session_without_gates_imports_nothing_heavy_and_leaves_the_environmen
         """,
     )
     project.run("-n", "2", fresh=True).expect(0, passed=1, skipped=1)
-
-
-def test_a_project_file_without_gates_is_looked_at_without_its_records(project: Project) -> None:
-    heavy = [name for name in HEAVY if name != "yaml"]
-    conftest = f"import sys\ndef pytest_unconfigure(): assert not {{*{heavy!r}}} & {{*sys.modules}}"
-    project.write(test_plain=PLAIN, conftest=conftest).run(fresh=True).expect(0, passed=1, skipped=1)
 
 
 def test_a_session_without_gates_prints_and_writes_the_same_as_without_the_plugin(project: Project) -> None:
@@ -116,11 +109,3 @@ def test_properties_of_other_plugins_may_be_what_they_like(unmeasured: Project, 
     unmeasured.write(test_odd=text)
     passed = 14 if workers else 16
     unmeasured.run(*workers).expect(0, passed=passed).is_silent_on("lmgate:verdicts", "= lmgate =")
-
-
-def test_a_history_at_an_address_is_looked_at_by_sessions_with_gates_only(dice: DiceProject) -> None:
-    dice.models(red={})
-    dice.write(pytest_ini="[pytest]\nlmgate_history = nosuch://bucket/runs\n", test_plain="def test_plain(): pass")
-    dice.run().expect(0, passed=1).is_silent_on("lmgate-history")
-    dice.gates([("red", "one")])
-    dice.run("-n", "2").expect(4).says("--lmgate-history: ")

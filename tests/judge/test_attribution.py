@@ -19,10 +19,9 @@ from pytest_lmgate.settings.decoding import parse_marker
 from pytest_lmgate.settings.file import load_project
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.windows.requests import Request
-from pytest_lmgate.windows.tokens import Placed, TokenizerFacts
+from pytest_lmgate.windows.tokens import TokenizerFacts
 
 LETTERS = TokenizerFacts(lambda text, _: [ord(letter) for letter in text], decode=chr)
-END = ord("z")
 """Id of the token at the end of a text that has one; it costs as much as the letter z."""
 
 
@@ -152,14 +151,6 @@ def test_of_more_rows_than_a_baseline_keeps_the_neighbours_of_the_worst_are_name
     assert size is None or worst.count == sum(map(size, named))
 
 
-def test_averaged_windows_that_all_begin_in_one_row_are_named_by_their_tokens(found: Callable[..., Found]) -> None:
-    # 51 windows of 4 tokens, of which the last one alone reaches into the second row.
-    rows = ["a" * 100 + "z" * 8 + "a" * 92, "bb"]
-    verdict = found(rows).against_baseline("ppl", protocol="gptq", max_length=4)
-    assert [passage.place for passage in where(verdict).passages] == ["tokens 101 to 103", "tokens 105 to 107"]
-    assert (verdict.comparison.clusters, verdict.comparison.clustered_by) == (51, "blocks")
-
-
 @pytest.mark.parametrize(
     ("engine", "places"),
     [
@@ -209,28 +200,3 @@ def test_without_a_tokenizer_rows_are_named_by_number_and_a_note_says_why(found:
     ]
     (note,) = told.notes
     assert note.endswith("without loading the model, so its tokens are unknown")
-
-
-def test_of_more_rows_than_a_baseline_keeps_no_tag_is_compared_and_a_note_says_why(found: Callable[..., Found]) -> None:
-    told = where(found(MANY).against_baseline("ppl", protocol="document"))
-    assert told.tags == ()
-    assert "tags: the baseline keeps sums of several rows; compare with a model to see them" in told.notes
-
-
-def test_a_special_token_is_called_by_its_name(found: Callable[..., Found]) -> None:
-    def placed(text: str, special: bool) -> Placed:
-        ids = [*map(ord, text), *([END] * special)]
-        begins = np.arange(len(text))
-        return Placed(ids, np.append(begins, [0] * special), np.append(begins + 1, [0] * special))
-
-    end = TokenizerFacts(
-        lambda text, special: placed(text, special).ids,
-        decode=lambda token: "</s>" if token == END else chr(token),
-        placed=placed,
-        special=frozenset({END}),
-    )
-    rows = ["abcdefgh", "abcdefgh", "abcdefg"]
-    verdict = found(rows, Readers(end, lambda: end)).against_good("ppl", protocol="gptq", max_length=7)
-    (passage,) = where(verdict).passages
-    assert passage.place == "row 2"
-    assert [token.token for token in passage.tokens] == ["</s>"]

@@ -1,7 +1,6 @@
 """Multiple choice end to end: equal to lm-evaluation-harness on a task of its own, measured once for all variants."""
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -282,26 +281,6 @@ def test_the_accuracy_of_trained_models_is_the_harnesss(workplace: Any, shared_d
         assert score.n == CLOZE
 
 
-def test_words_of_another_column_are_counted_where_rows_are_read_one_by_one(workplace: Any, checkpoint: Path) -> None:
-    rows = [{"text": "the cat sat on the mat", "page": "the cat sat on the mat ."}, {"text": " \n", "page": "no one"}]
-    entry(workplace, "plain", path=write_rows(workplace, "pages", rows))
-    entry(workplace, "pages", path="data/pages.jsonl", counted="page")
-
-    def bits(dataset: str, **how: Any) -> Score:
-        return workplace.session().evaluator.evaluate(parse_fixture_call("ppl_of", (checkpoint, dataset), how))
-
-    plain, counted = (bits(dataset, protocol="document", unit="word") for dataset in ("plain", "pages"))
-    # The first letter is a third of a word, and is not scored.
-    share = (6 - 1 / 3) / 6
-    assert (plain.n, counted.n) == (round(6 * share), round(7 * share))
-    assert float(counted) ** 7 == pytest.approx(float(plain) ** 6)
-    whole = [bits(dataset, protocol="lm-eval", unit="word") for dataset in ("plain", "pages")]
-    assert [score.n for score in whole] == [6, 7]
-    assert math.log(float(whole[1])) * 7 == pytest.approx(math.log(float(whole[0])) * 6)
-    with pytest.raises(ConfigError, match="counted: expected a protocol that reads row by row"):
-        bits("pages", unit="word")
-
-
 def test_variants_and_answers_need_no_second_measurement(quiz: Any, loads: list[str]) -> None:
     scores = {name: _accuracy(quiz.session(), variant=name) for name in ("acc", "acc_norm", "acc_bytes")}
     assert loads == ["float"]
@@ -313,23 +292,6 @@ def test_variants_and_answers_need_no_second_measurement(quiz: Any, loads: list[
     for changed in ({"q": "the cat lay on"}, {"c": ["the mat", "a log", "the log"]}):
         write_rows(quiz, "quiz", [{**QUIZ[0], **changed}, *QUIZ[1:]])
         assert not _accuracy(quiz.session()).cached
-
-
-def test_other_questions_another_order_of_them_and_another_target_are_measured_anew_but_no_other_answer(
-    workplace: Any,
-) -> None:
-    def measured(**changed: Any) -> bool:
-        entry(workplace, "quiz", path=write_rows(workplace, "rows", [{**SEVERAL[0], **changed}, *SEVERAL[1:]]),
-              question="q", target="t", answer="a")  # fmt: skip
-        return not _accuracy(workplace.session()).cached
-
-    one, other = SEVERAL[0]["q"]
-    assert measured()
-    assert measured(q=[other, one])
-    assert measured(q=[f"{one} ", other])
-    assert measured(q=[one, other, other + " sat"])
-    assert measured(t="sat")
-    assert not measured(a=1)
 
 
 def test_rows_of_a_cluster_are_not_independent(quiz: Any) -> None:
@@ -344,11 +306,6 @@ def test_rows_of_a_cluster_are_not_independent(quiz: Any) -> None:
     assert alone.stderr is not None
     assert 0 < alone < 1
     assert alone.stderr > 0.05
-
-
-def test_rows_in_memory_have_columns_of_the_obvious_names(quiz: Any) -> None:
-    rows = [{"question": row["q"], "choices": row["c"], "answer": row["a"]} for row in QUIZ]
-    assert _accuracy(quiz.session(), dataset=rows) == _accuracy(quiz.session())
 
 
 def test_the_perplexity_of_targets_has_no_average_of_groups(workplace: Any) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import time
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,9 +11,8 @@ from pytest_lmgate.cache.files import read_sealed
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry, Store
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.settings.decoding import parse_fixture_call
 from pytest_lmgate.settings.requests import Protocol, Unit
-from tests.measure.entries import entry, perplexity, write_rows
+from tests.measure.entries import entry, perplexity
 
 PROTOCOL = Protocol(max_length=16, stride=8)
 UNITS = get_args(Unit)
@@ -74,34 +72,12 @@ def test_units_and_averages_need_no_model(workplace: Any, loads: list[str]) -> N
     assert (bpb, bpb.metric) == (scores["bits_per_byte"], "bpb")
 
 
-def test_the_same_windows_under_two_names_are_one_measurement(workplace: Any, loads: list[str]) -> None:
-    session = workplace.session()
-    disjoint = _measure(session, protocol=Protocol("disjoint", max_length=16))
-    sliding = _measure(session, protocol=Protocol(max_length=16, stride=16))
-    default = _measure(session, protocol=Protocol())
-    spelled_out = _measure(session, protocol=Protocol(max_length=32, stride=16))
-    assert [disjoint.cached, sliding.cached, default.cached, spelled_out.cached] == [False, True, False, True]
-    assert disjoint == sliding
-    assert default == spelled_out
-    assert loads == ["float"]
-
-
 def test_the_result_does_not_depend_on_what_is_not_in_its_address(workplace: Any) -> None:
     first = _measure(workplace.session())
     entry(workplace, "float", section="models", batch_size=3)
     other = _measure(workplace.session(cache=workplace.folder / "elsewhere"))
     assert other.fingerprint == first.fingerprint
     assert other == pytest.approx(first, rel=1e-6)
-
-
-def test_refresh_measures_again_what_a_machine_with_a_fast_clock_measured(
-    workplace: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = time.time()
-    monkeypatch.setattr("pytest_lmgate.measure.lookup.time.time", lambda: now + 1e6)
-    _measure(workplace.session())
-    monkeypatch.undo()
-    assert not _measure(workplace.session(refresh=True)).cached
 
 
 def test_a_well_sealed_entry_without_its_arrays_is_measured_again_with_a_warning(
@@ -118,11 +94,3 @@ def test_a_well_sealed_entry_without_its_arrays_is_measured_again_with_a_warning
     assert (second, second.cached) == (first, False)
     (warning,) = session.warnings
     assert "it is not a measurement of float on text (KeyError('window_targets'))" in warning
-
-
-def test_texts_of_groups_are_averaged_group_by_group_and_the_signature_says_so(workplace: Any) -> None:
-    rows = [{"q": text, "a": right, "g": group} for text, right, group in ("aa1", "bb1", "cx1", "dd2", "ee2")]
-    entry(workplace, "said", path=write_rows(workplace, "said", rows), source="q", references="a", average_by="g")
-    score = workplace.session().evaluator.evaluate(parse_fixture_call("exact_of", (list, "said"), {}))
-    assert score == pytest.approx((2 / 3 + 1) / 2)
-    assert "|average_by:g" in score.signature

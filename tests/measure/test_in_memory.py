@@ -1,8 +1,6 @@
 """Models that the user made: identified by their content, measured as they are, left as they were."""
 
-import gc
 import math
-import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -67,22 +65,6 @@ def test_a_model_with_code_of_the_users_is_measured_each_time_and_not_kept(
     (name, reason), *_ = session.evaluator.measurements.uncacheable_reasons.items()
     assert name == "in-memory LlamaForCausalLM"
     assert session.evaluator.measurements.lookups[0].changed == (f"not kept: {reason}",)
-
-
-def test_gates_of_one_test_share_a_measurement_that_is_not_kept(workplace: Any) -> None:
-    evaluator = workplace.session().evaluator
-    model, tokenizer = make_model(), make_tokenizer()
-    _hook(model)
-    evaluator.forget(share=True)
-    found = [perplexity(evaluator, (model, tokenizer), [TEXT], PROTOCOL) for _ in range(2)]
-    assert [score.cached for score in found] == [False, True]
-    evaluator.forget(share=True)
-    assert not perplexity(evaluator, (model, tokenizer), [TEXT], PROTOCOL).cached
-    gone = weakref.ref(model)
-    del model
-    evaluator.forget()
-    gc.collect()
-    assert gone() is None
 
 
 def test_a_revision_keeps_the_measurements_of_a_model_with_code_of_the_users(workplace: Any) -> None:

@@ -1,9 +1,6 @@
 """Counts and bytes as people read them."""
 
-import os
 import string
-import subprocess
-import sys
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,21 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from pytest_lmgate.judge.result import Verdict
 from pytest_lmgate.report.formats import write_file
-from pytest_lmgate.report.terminal import title
-from pytest_lmgate.report.text import byte_size, excerpt, shortened_name, table
-
-
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (1.25e6, "1.25 MB"), (1.41e11, "141 GB"), (2.5e12, "2.5 TB")],
-)
-def test_bytes_have_the_largest_unit_below_them(number: float, words: str) -> None:
-    assert byte_size(number) == words
-
+from pytest_lmgate.report.text import excerpt, shortened_name, table
 
 # A model's text in one line of a terminal.
 
@@ -67,20 +52,6 @@ def test_an_excerpt_is_printable_and_never_wider_than_it_may_be(text: str, width
     assert wide <= width
 
 
-def test_a_long_text_is_not_read_to_its_end() -> None:
-    def letters() -> object:
-        yield from "abcdefghij" * 10
-        raise AssertionError("read on although nothing more could be shown")
-
-    class Endless(str):
-        __slots__ = ()
-
-        def __iter__(self):  # type: ignore[no-untyped-def]
-            return letters()
-
-    assert excerpt(Endless(), 20) == "abcdefghijabcdefg..."
-
-
 # A table keeps to the width of the terminal.
 
 
@@ -104,29 +75,12 @@ def test_columns_go_before_names_are_shortened() -> None:
     assert in_width(47, ROWS) == [line[:39] for line in whole]
 
 
-def test_without_a_terminal_nothing_is_left_out() -> None:
-    shown = f"print(*table({HEADER}, {ROWS}, names=['gate'], folds=['seconds']))"
-    command = f"from pytest_lmgate.report.text import table; {shown}"
-    environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
-    done = subprocess.run([sys.executable, "-c", command], env=environment, capture_output=True, text=True, check=True)
-    assert "ppl_max[int8-wikitext2]  16.25     12.3" in done.stdout
-
-
 def test_names_are_shortened_in_the_middle_unless_nobody_could_tell_them_apart() -> None:
     long = [("PASS", f"ppl_max[{model}-a-dataset-of-a-long-name]", "1", "2") for model in ("first", "second")]
     assert [line.split()[1] for line in in_width(40, long)[1:]] == [shortened_name(row[1], 24) for row in long]
     assert shortened_name("ppl_max[first-a-dataset-of-a-long-name]", 24) == "ppl_max[fir...long-name]"
     same = [("PASS", f"ppl_max[some-model-number-{number}-a-dataset-of-a-long-name]", "1", "2") for number in range(2)]
     assert [line.split()[1] for line in in_width(40, same)[1:]] == [row[1] for row in same]
-
-
-def test_columns_go_before_names_look_alike() -> None:
-    rows = [("PASS", f"test_models.py::TestInt8::test_{name}::ppl_max[int8-news]", "16.25", "12.3") for name in "ab"]
-    assert in_width(68, rows) == [
-        f"verdict  gate{'value':>55}",
-        "PASS     test_models.py::TestInt8::test_a::ppl_max[int8-news]  16.25",
-        "PASS     test_models.py::TestInt8::test_b::ppl_max[int8-news]  16.25",
-    ]
 
 
 @given(name=st.text(string.ascii_letters, max_size=80), most=st.integers(4, 60))
@@ -136,15 +90,6 @@ def test_a_shortened_name_keeps_both_ends(name: str, most: int) -> None:
     begin, _, end = shown.partition("...")
     assert name.startswith(begin)
     assert name.endswith(end)
-
-
-def test_the_title_counts_each_measurement_once(failed: Verdict, passed: Verdict, unmeasured: Verdict) -> None:
-    assert title([failed, passed, unmeasured], []) == "lmgate: 3 gates, 1 measurement"
-    other = replace(passed, fingerprint="f" * 64)
-    assert title([passed, other], []) == "lmgate: 2 gates, 2 measurements (2 cached)"
-    unkept = replace(failed, fingerprint="")
-    assert title([unkept, unkept, other], []) == "lmgate: 3 gates, 3 measurements (1 cached)"
-    assert title([], []) == "lmgate"
 
 
 def test_a_report_that_the_disk_has_no_room_for_is_an_error() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pytest_lmgate.errors import ConfigError, DataError, MetricInputError
-from pytest_lmgate.metrics.texts import exact, invalid, number_in, text_score
+from pytest_lmgate.metrics.texts import exact, number_in, text_score
 from pytest_lmgate.settings.extraction import (
     INVALID,
     PRESETS,
@@ -154,31 +154,6 @@ def test_presets_for_gsm8k_are_the_filters_of_the_harnesses_task() -> None:
         assert take == second["function"] == "take_first"
 
 
-@pytest.mark.parametrize(
-    ("preset", "text", "answer"),
-    [
-        ("gsm8k-strict", "so 5.\n#### 1,234", "1,234"),
-        ("gsm8k-strict", "the answer is 5", None),
-        ("gsm8k-flexible", "2 and 3 are $18.00.", "$18.00."),
-        ("last-number", "From 3 to -1,234.50.", "-1,234.50"),
-        ("last-number", "about 1e-3, 2", "2"),
-        ("last-number", "none", None),
-        ("letter", "A good answer is (B).", "B"),
-        ("letter", "The answer: **C**", "C"),
-        ("letter", "Answer: A? No, the answer is D", "D"),
-        ("letter", " (A) because", "A"),
-        ("letter", "We choose (B) here", "B"),
-        ("letter", "A's colour", None),
-        ("letter", "nothing", None),
-        ("boxed", r"so \boxed{\frac{1}{2}} and \boxed{x^{2}}.", "x^{2}"),
-        ("boxed", r"\boxed{ 5", None),
-    ],
-)
-def test_a_preset_finds_an_answer(preset: str, text: str, answer: str | None) -> None:
-    (found,) = extracted(read_extractions(preset)[""], [text], [{}], name="d")
-    assert found == (Answer(answer) if answer is not None else Answer(INVALID, False))
-
-
 def test_an_answer_is_found_unless_a_step_fell_back_or_it_is_empty() -> None:
     texts = ["7 ", "x", "", " "]
     steps = steps_of({"regex": {"pattern": r"\d|\s", "fallback": "7"}}, "lowercase")
@@ -223,12 +198,6 @@ def test_steps_that_cannot_be_are_refused_with_what_was_expected(written: Any, m
     with pytest.raises(ConfigError) as raised:
         read_extractions(written)
     assert str(raised.value).startswith(f"extract{message}")
-
-
-def test_the_share_without_an_answer_counts_empty_texts_and_needs_no_references() -> None:
-    score = text_score(invalid(), ["a", "", " ", "b"], None)
-    assert (score, score.direction, score.details["without"]) == (0.5, "lower", 2)
-    assert [each.row for each in score.details["worst"]][:2] == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
 """Arguments of what is not a perplexity: generated texts, multiple choice, masked models."""
 
-import copy
 import json
 import math
-import pickle
 from typing import Any, get_args
 
 import pytest
@@ -14,7 +12,6 @@ from pytest_lmgate.errors import ConfigError, ProtocolError
 from pytest_lmgate.settings.decoding import parse_fixture_call, parse_marker
 from pytest_lmgate.settings.gates import EvaluationSpec, untaken
 from pytest_lmgate.settings.requests import (
-    AVERAGES,
     GenerationRequest,
     Protocol,
     Signature,
@@ -25,22 +22,6 @@ from pytest_lmgate.settings.requests import (
 from pytest_lmgate.windows.protocols import PROTOCOLS
 
 UNITS = get_args(Unit)
-
-
-@pytest.mark.parametrize(
-    ("marker", "metric", "direction", "limit"),
-    [
-        ("ppl_max", "ppl", "lower", 1000.0),
-        ("bpb_max", "bpb", "lower", 1000.0),
-        ("ter_max", "ter", "lower", 1000.0),
-        ("bleu_min", "bleu", "higher", 100),
-        ("accuracy_min", "accuracy", "higher", 1),
-    ],
-)
-def test_a_marker_says_which_side_of_the_limit_is_wrong(marker: str, metric: str, direction: str, limit: float) -> None:
-    gate = parse_marker(marker, ("m", "d", limit), {})
-    assert (gate.evaluation.metric, gate.direction, gate.limit) == (metric, direction, limit)
-    assert gate.label == f"{marker}[m-d]"
 
 
 @pytest.mark.parametrize(
@@ -124,24 +105,6 @@ def test_a_limit_that_no_value_or_every_value_keeps_to_is_refused(marker: str, l
         parse_marker(marker, (*names, "m", "d", limit), {})
 
 
-def test_options_of_the_metric_and_of_generation_are_told_apart() -> None:
-    gate = parse_marker("bleu_min", ("m", "d", 20), {"tokenize": "zh", "num_beams": 4, "max_ngram_order": 1})
-    assert gate.evaluation == EvaluationSpec(
-        "bleu",
-        "m",
-        "d",
-        TextRequest("bleu", (("max_ngram_order", 1), ("tokenize", "zh")), GenerationRequest(num_beams=4)),
-    )
-
-
-def test_a_users_metric_is_named_first() -> None:
-    gate = parse_marker("metric_min", ("politeness", "m", "d", 250.0), {})
-    assert (gate.evaluation.metric, gate.limit) == ("politeness", 250.0)
-    assert gate.label == "metric_min:politeness[m-d]"
-    with pytest.raises(ConfigError, match=r"^metric: .*got 3"):
-        parse_marker("metric_min", (3, "m", "d", 1.0), {})
-
-
 def test_a_fixture_takes_texts_in_place_of_model_and_dataset_but_not_beside_them() -> None:
     texts = {"predictions": ["a"], "references": [["b"]]}
     spec = parse_fixture_call("bleu_of", (), {**texts, "lowercase": True})
@@ -159,13 +122,6 @@ def test_a_fixture_takes_texts_in_place_of_model_and_dataset_but_not_beside_them
 
 
 # Protocols: what each name fixes, what it refuses, and the numbers that the model fills in.
-
-
-def test_no_name_of_the_definitions_is_lost_and_the_first_is_the_default() -> None:
-    assert {*PROTOCOLS} >= {"sliding", "disjoint", "bos-chunks", "gptq", "llama.cpp", "lm-eval", "document"}
-    assert next(iter(PROTOCOLS)) == Protocol().name == "sliding"
-    assert UNITS == ("token", "word", "byte", "char", "bits_per_byte")
-    assert AVERAGES == ("token", "window")
 
 
 @pytest.mark.parametrize(
@@ -247,12 +203,6 @@ def test_a_windowing_says_what_its_protocol_fixes(
     assert windowing.signature == signature
     found = (windowing.by_document, windowing.rules.whole_text, windowing.average)
     assert found == (by_document, whole_text, average)
-
-
-@pytest.mark.parametrize("name", ["disjoint", "bos-chunks", "gptq", "llama.cpp", "lm-eval"])
-def test_a_stride_is_refused_where_the_protocol_has_none(name: str) -> None:
-    with pytest.raises(ProtocolError, match=f"^stride: protocol '{name}' "):
-        Protocol(name, stride=64)
 
 
 @pytest.mark.parametrize(
@@ -384,13 +334,3 @@ def test_versions_of_programs_take_no_part_in_a_comparison_and_a_text_that_looks
     assert MADE.compared == "BLEU|tok:13a|stop:['|version:3']"
     assert type(MADE.compared) is str
     assert Signature([("version", None), ("lmgate", None)]).compared == "version|lmgate"
-
-
-@pytest.mark.parametrize("text", ["", "s", "a|b:c", "a||b:c:d|", "length|version:3"])
-def test_a_text_that_is_read_is_rendered_as_it_was(text: str) -> None:
-    assert Signature.parse(text) == text
-
-
-def test_a_copy_knows_its_fields() -> None:
-    for again in (copy.deepcopy(MADE), pickle.loads(pickle.dumps(MADE))):
-        assert (again, again.fields) == (MADE, MADE.fields)
