@@ -4,7 +4,7 @@
     python benchmarks/gpu.py --only speed --sizes 1B  # one part, one size
     python benchmarks/gpu.py --small                  # seconds, on any device: proves the script, says nothing of speed
 
-Exits with 1 if a requirement is broken, unless --no-check or --small is given. vLLM is compared by engine_vllm.py.
+Exits with 1 if a requirement is broken, unless --no-check or --small is given.
 """
 
 from __future__ import annotations

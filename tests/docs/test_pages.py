@@ -58,13 +58,12 @@ def test_the_small_run_keeps_every_promise_and_writes_the_tables(tmp_path: Path)
     assert "0 promises broken, 400 repetitions" in ran.stdout
     written = (tmp_path / "decisions.md").read_text(encoding="utf-8")
     assert "breaks 0 promises." in written
-    assert "**" in written.partition("## llama.cpp")[2], "what others break is marked"
 
 
 def test_the_pages_on_tolerances_and_on_other_gates_show_what_is_computed() -> None:
     smallest, others = (
         subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        for command in (["benchmarks/smallest_changes.py", "--rows", "200"], ["benchmarks/other_rules.py"])
+        for command in (["benchmarks/other_rules.py", "--table", "--rows", "200"], ["benchmarks/other_rules.py"])
     )
     page = (ROOT / "docs" / "howto" / "tolerance.md").read_text(encoding="utf-8")
     assert smallest.partition("\n")[0] in page

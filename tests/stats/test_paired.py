@@ -11,7 +11,6 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.sides import compare_means, compare_outcomes
 from pytest_lmgate.errors import ComparisonError, ConfigError, MetricInputError
 from pytest_lmgate.metrics import sacrebleu_metrics, texts
 from pytest_lmgate.settings.gates import Tolerance
@@ -23,6 +22,35 @@ from pytest_lmgate.stats.sample import Sample, Scale
 PERCENT = Tolerance(0.01, relative=True)
 WORDS = [f"w{index}" for index in range(30)]
 IDENTITY = {"data": "d", "protocol": "p", "targets": "t"}
+
+
+def compare_means(
+    candidate: np.ndarray,
+    reference: np.ndarray,
+    counts: np.ndarray,
+    *,
+    scale: Scale,
+    tolerance: Tolerance,
+    confidence: float = 0.95,
+    rows: bool = True,
+) -> Comparison:
+    """Compare sums over clusters."""
+    here, there = (Sample(sums[:, None], counts, scale, rows=rows) for sums in (candidate, reference))
+    return compare(here, there, tolerance=tolerance, confidence=confidence)
+
+
+def compare_outcomes(candidate: Outcomes, reference: Outcomes, *, tolerance: Tolerance) -> Comparison:
+    """Compare rows that are right or wrong."""
+    here, there = (
+        Sample(
+            np.bincount(each.cluster, weights=each.right).astype(np.float64)[:, None],
+            each.sizes,
+            Scale("higher", lowest=0, highest=1, of_rows=True),
+            outcomes=each,
+        )
+        for each in (candidate, reference)
+    )
+    return compare(here, there, tolerance=tolerance)
 
 
 def corpus(rows: int, error: float, seed: int = 0) -> tuple[list[str], list[list[str]]]:

@@ -22,7 +22,7 @@ from pytest_lmgate.settings.gates import LimitGate
 from pytest_lmgate.settings.requests import Protocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.tools.fix import costs as why_module
-from pytest_lmgate.tools.fix.costs import Why, standing_out, why
+from pytest_lmgate.tools.fix.costs import Why, bind_pair, standing_out, why
 from tests.measure import entries
 from tests.measure.conftest import ALPHABET, CONTEXT, Workplace, make_model, make_tokenizer
 from tests.models.encoders import masked
