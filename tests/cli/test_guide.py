@@ -5,16 +5,17 @@ from pathlib import Path
 
 import typer
 
-from pytest_lmgate.cli.app import TOOLS, app
+from pytest_lmgate.cli.app import app
 
 GUIDES = Path(__file__).parents[2] / "docs"
 
 
 def commands() -> set[str]:
     """Every command as it is typed after ``lmgate``."""
-    top = typer.main.get_command(app).commands
+    group = typer.main.get_command(app)
+    top = {name: group.get_command(None, name) for name in group.list_commands(None)}
     inner = {f"{name} {each}" for name, command in top.items() for each in getattr(command, "commands", ())}
-    return {name for name, command in top.items() if not hasattr(command, "commands")} | inner | TOOLS.keys()
+    return {name for name, command in top.items() if not hasattr(command, "commands")} | inner
 
 
 def test_every_command_is_in_a_guide_and_no_other() -> None:
