@@ -43,6 +43,7 @@ TOOLS = {
     "compare": "tools.history.command:compare",
     "fix": "tools.fix.command:fix",
     "history": "tools.history.command:history",
+    "judge": "tools.judge_results.command:judge",
     "import": "tools.tasks.command:import_task",
     "why": "tools.fix.why:why",
 }

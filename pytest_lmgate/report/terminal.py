@@ -116,7 +116,7 @@ def _rare(verdicts: Sequence[Verdict]) -> list[str]:
 def _elsewhere(verdicts: Sequence[Verdict]) -> list[str]:
     """Say how hardware and versions differ from the baseline's, once for gates with the same difference."""
     compared = [verdict.comparison for verdict in verdicts if verdict.comparison is not None]
-    moved = Counter(found.notes for found in compared if found.notes)
+    moved = Counter(found.notes for found in compared if found.notes and found.against.startswith("baseline"))
     return [
         f"baseline of {counted(count, 'gate')} measured elsewhere: {'; '.join(notes)}" for notes, count in moved.items()
     ]
