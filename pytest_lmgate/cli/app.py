@@ -19,48 +19,59 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
-from typer.main import get_command_from_info
+from typer.main import get_command, get_command_from_info
 from typer.models import CommandInfo
 
-from pytest_lmgate.cli.baseline import baseline
-from pytest_lmgate.cli.cache import cache
-from pytest_lmgate.cli.init import init
-from pytest_lmgate.cli.measure import measure
-from pytest_lmgate.cli.project import check, doctor, markers, schema
-from pytest_lmgate.cli.reports import report
 from pytest_lmgate.errors import LmgateError
 from pytest_lmgate.version import __version__
 
-# Where the command of each tool is; it is imported when it is called, or named by ``--help``.
-TOOLS = {
-    "bisect": "history.bisect:bisect",
-    "calibrate": "calibrate.command:calibrate",
-    "compare": "history.command:compare",
-    "fix": "fix.command:fix",
-    "history": "history.command:history",
-    "import": "tasks.command:import_task",
-    "why": "fix.why:why",
+# Where each command is; it is imported when it is called, or named by ``--help``.
+COMMANDS = {
+    "baseline": "cli.baseline:baseline",
+    "cache": "cli.cache:cache",
+    "check": "cli.project:check",
+    "doctor": "cli.project:doctor",
+    "init": "cli.init:init",
+    "markers": "cli.project:markers",
+    "measure": "cli.measure:measure",
+    "report": "cli.reports:report",
+    "schema": "cli.project:schema",
 }
+TOOLS = {
+    "bisect": "tools.history.bisect:bisect",
+    "calibrate": "tools.calibrate.command:calibrate",
+    "compare": "tools.history.command:compare",
+    "fix": "tools.fix.command:fix",
+    "history": "tools.history.command:history",
+    "judge": "tools.judge_results.command:judge",
+    "import": "tools.tasks.command:import_task",
+    "why": "tools.fix.why:why",
+}
+_ALL = {**COMMANDS, **TOOLS}
 
 
 class _Commands(TyperGroup):
     """The commands of gates, and those of tools."""
 
     def list_commands(self, context: Any) -> list[str]:
-        return sorted({*super().list_commands(context), *TOOLS})
+        return sorted(_ALL)
 
     def get_command(self, context: Any, name: str) -> Any:
-        if name in TOOLS and name not in self.commands:
-            module, _, function = TOOLS[name].partition(":")
-            command = getattr(import_module(f"pytest_lmgate.tools.{module}"), function)
-            self.commands[name] = get_command_from_info(
-                CommandInfo(name, callback=command), pretty_exceptions_short=True, rich_markup_mode=None
-            )
+        if name in _ALL and name not in self.commands:
+            module, _, function = _ALL[name].partition(":")
+            command = getattr(import_module(f"pytest_lmgate.{module}"), function)
+            if isinstance(command, typer.Typer):
+                self.commands[name] = get_command(command)
+                self.commands[name].name = name
+            else:
+                self.commands[name] = get_command_from_info(
+                    CommandInfo(name, callback=command), pretty_exceptions_short=True, rich_markup_mode=None
+                )
         return super().get_command(context, name)
 
     def resolve_command(self, context: Any, args: list[str]) -> Any:
-        if args[0] not in self.list_commands(context):  # a misspelt one: a tool may be meant
-            for name in TOOLS:
+        if args[0] not in _ALL:  # a misspelt one: any may be meant
+            for name in _ALL:
                 self.get_command(context, name)
         return super().resolve_command(context, args)
 
@@ -78,12 +89,6 @@ def version(
     if show_version:
         typer.echo(f"pytest-lmgate {__version__}")
         raise typer.Exit
-
-
-for command in (check, doctor, init, markers, measure, report, schema):
-    app.command()(command)
-app.add_typer(cache, name="cache")
-app.add_typer(baseline, name="baseline")
 
 
 def main() -> None:

@@ -17,7 +17,9 @@ from pytest_lmgate.settings.metrics import METRICS
 if TYPE_CHECKING:
     from pytest_lmgate.judge.baseline import BaselineEntry
 
-baseline = typer.Typer(no_args_is_help=True, help="Show and edit the committed baseline.")
+baseline = typer.Typer(
+    no_args_is_help=True, help="Show and edit the committed baseline.", add_completion=False, rich_markup_mode=None
+)
 
 _COLUMNS = ("value", "scored", "model", "dataset", "measured", "gate")
 _CHANGES = ("old", "new", "change", "is", "gate")

@@ -16,7 +16,12 @@ from pytest_lmgate.settings.session import CacheKey
 if TYPE_CHECKING:
     from pytest_lmgate.cache.inventory import EntryInfo
 
-cache = typer.Typer(no_args_is_help=True, help="List, check and shrink the cache of measurements.")
+cache = typer.Typer(
+    no_args_is_help=True,
+    help="List, check and shrink the cache of measurements.",
+    add_completion=False,
+    rich_markup_mode=None,
+)
 
 _COLUMNS = ("id", "used", "size", "kind", "state", "metric", "model", "dataset", "count")
 

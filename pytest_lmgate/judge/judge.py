@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import shlex
 import time
@@ -12,32 +11,37 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from msgspec import structs
 from msgspec.structs import replace
 
-from pytest_lmgate.engines.devices import device_class
-from pytest_lmgate.errors import ComparisonError, LmgateError, MetricInputError, RequirementError, escape_controls
-from pytest_lmgate.judge.attribution import attribute, with_rows
+from pytest_lmgate.errors import ComparisonError, LmgateError, RequirementError, escape_controls
+from pytest_lmgate.judge.attribution import attribute
 from pytest_lmgate.judge.baseline import BaselineEntry, Baselines
-from pytest_lmgate.judge.histogram import ChangeHistogram, change_histogram, row_values
-from pytest_lmgate.judge.result import PreviousBaseline, Verdict, WorstRow, measured_facts
-from pytest_lmgate.judge.verdict import judge_bounds, judge_limit
+from pytest_lmgate.judge.result import PreviousBaseline, Verdict
+from pytest_lmgate.judge.verdict import (
+    Samples,
+    compare_samples,
+    compared_verdict,
+    histogram_of,
+    judge_bounds,
+    judge_limit,
+    measured_verdict,
+    require_a_share,
+    worst_rows,
+)
 from pytest_lmgate.measure.binding import Bound, BoundGate
 from pytest_lmgate.measure.evaluator import Evaluator, Expect
 from pytest_lmgate.measure.targets import PlacesCache
-from pytest_lmgate.metrics.score import Score, ScoredRow
+from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.gates import Gate, LimitGate, NoRegression
 from pytest_lmgate.settings.metrics import METRICS
 from pytest_lmgate.settings.options import find_project_file
 from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.stats.comparison import Comparison
-from pytest_lmgate.stats.paired import compare, known_differences, scored_differently
-from pytest_lmgate.stats.sample import Sample
+from pytest_lmgate.stats.paired import known_differences, scored_differently
 
 _ANEW = "; if this is intended, update the baseline with --lmgate-update"
-_Samples = tuple[Sample, Sample]  # of the candidate and of the reference
 
 
 class Judge:
@@ -127,14 +131,14 @@ class Judge:
         # A percentile of tokens is, unlike their mean, made of no shares of rows.
         is_distance = gate.evaluation.reference is not None and score.sample is not None
         return replace(
-            _measured(blank, score),
+            measured_verdict(blank, score),
             verdict=outcome,
             bounded=bounded,
             blocking=blocking,
             message=f"the value is {float(score)}, which cannot be compared with a limit" if outcome == "error" else "",
             details=details,
-            worst=_worst(score) if outcome == "fail" or blocking else (),
-            spread=_histogram(score, score.require_sample()) if is_distance else None,
+            worst=worst_rows(score) if outcome == "fail" or blocking else (),
+            spread=histogram_of(score, score.require_sample()) if is_distance else None,
         )
 
     def _by_reference(
@@ -158,7 +162,8 @@ class Judge:
 
     def _updated(self, blank: Verdict, gate: NoRegression, score: Score) -> Verdict:
         try:  # which fails the next session, not the one that writes the entry
-            _require_a_share(gate, score, "baseline")
+            if _is_share(gate):
+                require_a_share(gate.tolerance, score, "baseline", score.direction)
             if gate.tolerance.relative and not score > 0:
                 raise ComparisonError(
                     f"tolerance: a percentage needs a baseline above 0, got {float(score):g}; use a number in the "
@@ -168,7 +173,7 @@ class Judge:
             self.evaluator.log.remark(f"{blank.id}: the baseline is written, but this gate cannot judge by it: {error}")
         self.entries[blank.id] = self.baselines.entry(score)
         return replace(
-            _measured(blank, score),
+            measured_verdict(blank, score),
             verdict="pass",
             message="the baseline is measured again",
             previous=self._previous(gate, score, self.baselines.read().get(blank.id)),
@@ -182,7 +187,7 @@ class Judge:
 
     def _with_entry(
         self, gate: NoRegression, score: Score, entry: BaselineEntry, hint: str = ""
-    ) -> tuple[_Samples, Comparison]:
+    ) -> tuple[Samples, Comparison]:
         candidate = score.require_sample().merged()
         samples = candidate, self.baselines.reference(entry, score, candidate)
         same = bool(score.content) and score.content == entry.content
@@ -201,7 +206,7 @@ class Judge:
         except LmgateError as error:
             return PreviousBaseline(entry.value, problem=str(error))
 
-    def _say_parts(self, score: Score, samples: _Samples, against: str) -> None:
+    def _say_parts(self, score: Score, samples: Samples, against: str) -> None:
         if scored_differently(*samples):
             ours, theirs = (f"{float(sample.counts.sum()):,.0f} {score.unit}s" for sample in samples)
             self.evaluator.log.remark(
@@ -210,25 +215,12 @@ class Judge:
             )
 
     def _judged(
-        self, blank: Verdict, gate: NoRegression, score: Score, samples: _Samples, found: Comparison, bound: BoundGate
+        self, blank: Verdict, gate: NoRegression, score: Score, samples: Samples, found: Comparison, bound: BoundGate
     ) -> Verdict:
         where = None
         if found.decision != "pass":
             where = attribute(self.evaluator, bound, samples, found, self._places)
-        fails = found.fails_build(strict=self._options.strict)
-        if found.needed is not None:  # what is compared may be counted otherwise than what is scored: tokens, bytes
-            found = replace(found, needed=math.ceil(found.needed * score.n / found.n))
-        worse = found.tolerance.size * (abs(found.reference) if found.tolerance.relative else 1)
-        return replace(
-            _measured(blank, score),
-            verdict=found.decision,
-            blocking=fails,
-            limit=found.reference + worse if score.direction == "lower" else found.reference - worse,
-            comparison=found,
-            worst=(_got_worse(score, samples) or _worst(score)) if fails else (),
-            where=where,
-            spread=_histogram(score, *samples),
-        )
+        return compared_verdict(blank, score, samples, found, strict=self._options.strict, where=where)
 
     def _layers(self, bound: BoundGate) -> str:
         """Return the command `lmgate why` for these models; empty if it does not support them."""
@@ -274,53 +266,16 @@ def _protocol_options(protocol: Protocol) -> list[str]:
     return options
 
 
-def _measured(blank: Verdict, score: Score) -> Verdict:
-    identity = {"protocol": score.signature.compared} if score.sample is None else score.sample.identity
-    facts = measured_facts(score) | {"value": float(score) if score.is_finite else None}
-    facts |= {"metric": blank.metric, "model": blank.model, "dataset": blank.dataset}  # as the user wrote them
-    return replace(
-        blank,
-        iid=score.iid,
-        direction=score.direction,
-        device=device_class(score.device),
-        identity=dict(identity),
-        **facts,
+def _compared(gate: NoRegression, samples: Samples, against: str, *, same: bool) -> Comparison:
+    return compare_samples(
+        samples, against, tolerance=gate.tolerance, confidence=gate.confidence, share=_is_share(gate), same=same
     )
 
 
-def _compared(gate: NoRegression, samples: _Samples, against: str, *, same: bool) -> Comparison:
-    try:
-        found = compare(*samples, tolerance=gate.tolerance, confidence=gate.confidence, same=same)
-    except ComparisonError as error:
-        raise ComparisonError(f"cannot be compared with the {against}: {error}") from None
-    _require_a_share(gate, found.reference, against)
-    return replace(found, against=against)
-
-
-def _require_a_share(gate: NoRegression, reference: float, against: str) -> None:
-    """Refuse a number as tolerance that no model could exceed; allowed for KL divergence and TER."""
+def _is_share(gate: NoRegression) -> bool:
+    """Whether the metric has no value below 0; KL divergence and TER may be compared with 0."""
     row = METRICS.get(gate.evaluation.metric)
-    if row is None or row.lowest <= 0:
-        return
-    if reference == 0 and row.direction == "higher":
-        raise ComparisonError(
-            f"the {against} has the value 0: no candidate can be worse than that, so the gate could never fail; "
-            "look at the texts, or use a better model or easier rows"
-        )
-    if gate.tolerance.relative or not 0 < reference <= gate.tolerance.size:
-        return
-    raise ComparisonError(
-        f"tolerance: expected less than 100% of the {against}, {reference:.6g}, got {gate.tolerance}: a number is in "
-        'the metric\'s own unit; write a percentage as "5%"'
-    )
-
-
-def _histogram(score: Score, candidate: Sample, reference: Sample | None = None) -> ChangeHistogram | None:
-    known = None if reference is None else with_rows(reference, candidate)
-    try:
-        return change_histogram(candidate, known, metric=score.metric, unit=score.unit)
-    except MetricInputError:  # a metric of the user's own that has no number for a row alone
-        return None
+    return row is not None and row.lowest > 0
 
 
 def _expect(entry: BaselineEntry) -> Expect:
@@ -331,23 +286,3 @@ def _expect(entry: BaselineEntry) -> Expect:
             raise ComparisonError(f"cannot be compared with the {entry.words}: {'; '.join(found)}{_ANEW}")
 
     return expect
-
-
-def _worst(score: Score) -> tuple[WorstRow, ...]:
-    return tuple(_shown(each) for each in score.details.get("worst", ()))
-
-
-def _got_worse(score: Score, samples: _Samples) -> tuple[WorstRow, ...]:
-    """Return the five rows of texts that got worse most; none if the rows of the reference are not known."""
-    candidate, reference = samples[0], with_rows(samples[1], samples[0])
-    if score.show_row is None or candidate.by_row is None or reference.by_row is None:
-        return ()
-    now, then = (row_values(side, side.by_row.sums, side.by_row.counts) for side in (candidate, reference))  # type: ignore[union-attr]
-    drop = np.nan_to_num(then - now if score.direction == "higher" else now - then)
-    order = np.argsort(-drop, kind="stable")[:5]
-    return tuple(_shown(score.show_row(int(row)), float(then[row])) for row in order if drop[row] > 0)
-
-
-def _shown(row: ScoredRow, before: float | None = None) -> WorstRow:
-    output, answer = (row.prediction, None) if row.output is None else (row.output, row.prediction)
-    return WorstRow(row.row, row.score, row.prompt, " | ".join(row.references), output, answer, before)

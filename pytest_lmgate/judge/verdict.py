@@ -1,15 +1,25 @@
-"""Pure decisions: a score against a limit, by value or by bounds."""
+"""Pure decisions: a score against a limit, by value or by bounds, or against another score."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 from msgspec.structs import replace
 
-from pytest_lmgate.judge.result import Bounded, Outcome
-from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.stats.comparison import needed
+from pytest_lmgate.errors import ComparisonError, MetricInputError
+from pytest_lmgate.judge.attribution import Attribution, with_rows
+from pytest_lmgate.judge.histogram import ChangeHistogram, change_histogram, row_values
+from pytest_lmgate.judge.result import Bounded, Outcome, Verdict, WorstRow, measured_facts
+from pytest_lmgate.metrics.score import Score, ScoredRow
+from pytest_lmgate.settings.gates import Tolerance
+from pytest_lmgate.stats.comparison import Comparison, needed
 from pytest_lmgate.stats.means import score_quantile
+from pytest_lmgate.stats.paired import compare
+from pytest_lmgate.stats.sample import Sample
+
+Samples = tuple[Sample, Sample]
+"""Of the candidate and of the reference."""
 
 
 def judge_limit(score: Score, limit: float) -> Outcome:
@@ -45,3 +55,104 @@ def judge_bounds(score: Score, limit: float, confidence: float) -> tuple[Outcome
     more = 1 + score_quantile(0.8, df) / score_quantile(confidence, df)
     distance = abs(float(score) - limit)
     return "inconclusive", replace(found, needed=needed(score.n, more * abs(side - float(score)), distance))
+
+
+def measured_verdict(blank: Verdict, score: Score) -> Verdict:
+    """Return the verdict of a gate with what was measured, before it is judged."""
+    from pytest_lmgate.engines.devices import device_class  # imported lazily, with the engines
+
+    identity = {"protocol": score.signature.compared} if score.sample is None else score.sample.identity
+    facts = measured_facts(score) | {"value": float(score) if score.is_finite else None}
+    facts |= {"metric": blank.metric, "model": blank.model, "dataset": blank.dataset}  # as the user wrote them
+    return replace(
+        blank,
+        iid=score.iid,
+        direction=score.direction,
+        device=device_class(score.device),
+        identity=dict(identity),
+        **facts,
+    )
+
+
+def compare_samples(
+    samples: Samples, against: str, *, tolerance: Tolerance, confidence: float, share: bool, same: bool = False
+) -> Comparison:
+    """Compare a candidate's sample with the reference's, called `against`; a metric that is a `share` is above 0."""
+    try:
+        found = compare(*samples, tolerance=tolerance, confidence=confidence, same=same)
+    except ComparisonError as error:
+        raise ComparisonError(f"cannot be compared with the {against}: {error}") from None
+    if share:
+        require_a_share(tolerance, found.reference, against, samples[0].direction)
+    return replace(found, against=against)
+
+
+def require_a_share(tolerance: Tolerance, reference: float, against: str, direction: str) -> None:
+    """Refuse a tolerance that no model could exceed."""
+    if reference == 0 and direction == "higher":
+        raise ComparisonError(
+            f"the {against} has the value 0: no candidate can be worse than that, so the gate could never fail; "
+            "look at the texts, or use a better model or easier rows"
+        )
+    if tolerance.relative or not 0 < reference <= tolerance.size:
+        return
+    raise ComparisonError(
+        f"tolerance: expected less than 100% of the {against}, {reference:.6g}, got {tolerance}: a number is in "
+        'the metric\'s own unit; write a percentage as "5%"'
+    )
+
+
+def compared_verdict(
+    blank: Verdict,
+    score: Score,
+    samples: Samples,
+    found: Comparison,
+    *,
+    strict: bool,
+    where: Attribution | None = None,
+) -> Verdict:
+    """Return the verdict of a comparison; `where` says in which rows the candidate got worse."""
+    fails = found.fails_build(strict=strict)
+    if found.needed is not None:  # what is compared may be counted otherwise than what is scored: tokens, bytes
+        found = replace(found, needed=math.ceil(found.needed * score.n / found.n))
+    worse = found.tolerance.size * (abs(found.reference) if found.tolerance.relative else 1)
+    return replace(
+        measured_verdict(blank, score),
+        verdict=found.decision,
+        blocking=fails,
+        limit=found.reference + worse if score.direction == "lower" else found.reference - worse,
+        comparison=found,
+        worst=(_got_worse(score, samples) or worst_rows(score)) if fails else (),
+        where=where,
+        spread=histogram_of(score, *samples),
+    )
+
+
+def histogram_of(score: Score, candidate: Sample, reference: Sample | None = None) -> ChangeHistogram | None:
+    """Return how the change, or a distance from a reference, is distributed over rows; None if that is unknown."""
+    known = None if reference is None else with_rows(reference, candidate)
+    try:
+        return change_histogram(candidate, known, metric=score.metric, unit=score.unit)
+    except MetricInputError:  # a metric of the user's own that has no number for a row alone
+        return None
+
+
+def worst_rows(score: Score) -> tuple[WorstRow, ...]:
+    """Return the worst rows of texts, which the score names."""
+    return tuple(_shown(each) for each in score.details.get("worst", ()))
+
+
+def _got_worse(score: Score, samples: Samples) -> tuple[WorstRow, ...]:
+    """Return the five rows of texts that got worse most; none if the rows of the reference are not known."""
+    candidate, reference = samples[0], with_rows(samples[1], samples[0])
+    if score.show_row is None or candidate.by_row is None or reference.by_row is None:
+        return ()
+    now, then = (row_values(side, side.by_row.sums, side.by_row.counts) for side in (candidate, reference))  # type: ignore[union-attr]
+    drop = np.nan_to_num(then - now if score.direction == "higher" else now - then)
+    order = np.argsort(-drop, kind="stable")[:5]
+    return tuple(_shown(score.show_row(int(row)), float(then[row])) for row in order if drop[row] > 0)
+
+
+def _shown(row: ScoredRow, before: float | None = None) -> WorstRow:
+    output, answer = (row.prediction, None) if row.output is None else (row.output, row.prediction)
+    return WorstRow(row.row, row.score, row.prompt, " | ".join(row.references), output, answer, before)

@@ -176,12 +176,12 @@ def _how_measured(verdict: Verdict) -> list[tuple[str, str]]:
 
 
 def _next(verdict: Verdict) -> list[str]:
-    again = ["pytest", verdict.test, *verdict.arguments]
+    again = ["pytest", verdict.test, *verdict.arguments] if verdict.test else list(verdict.arguments)
     if not verdict.failed:
         return _facts(("reproduce", shlex.join(again)))
     file = Path(verdict.file)
     file = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
-    place = f" in {file}:{verdict.line}" if verdict.file else ""
+    place = f" in {file}:{verdict.line}" if verdict.line else ""
     accept = f"set another {'limit' if verdict.comparison is None else 'tolerance'}{place}"
     if verdict.comparison is not None and verdict.comparison.against.startswith("baseline"):
         accept = f"{shlex.join([*again, '--lmgate-update'])}, and commit the baseline"
@@ -229,6 +229,8 @@ def _scored(verdict: Verdict) -> str:
 
 
 def _provenance(verdict: Verdict) -> str:
+    if not verdict.test:  # not by this package
+        return f"elsewhere, read from {verdict.file}"
     if not verdict.fingerprint:
         return f"now, in {verdict.seconds:.1f} s; not kept, because a function has no content to hash"
     where = f"fingerprint {verdict.fingerprint[:12]}"

@@ -126,7 +126,7 @@ def github_annotations(results: Results) -> str:
 
 def _annotation(level: str, verdict: Verdict) -> str:
     title = f"{verdict.verdict.upper()} {verdict.label}"
-    place = {"file": _in_repository(Path(verdict.file)), "line": str(verdict.line)} if verdict.file else {}
+    place = {"file": _in_repository(Path(verdict.file)), "line": str(verdict.line)} if verdict.line else {}
     return _command(level, place | {"title": excerpt(title, _TITLE)}, explain(verdict))
 
 

@@ -6,14 +6,16 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_lmgate.judge.result import FixtureCall, PreviousBaseline, Verdict, worst_first
-from pytest_lmgate.measure.plan import PlannedMeasurement
 from pytest_lmgate.metrics.score import distinct
 from pytest_lmgate.report.explanation import conclusion, undecidable, unseen
 from pytest_lmgate.report.text import byte_size, counted, table
 from pytest_lmgate.report.wording import Row, answer_counts, counts, interval, names, number, size, tolerance
+
+if TYPE_CHECKING:
+    from pytest_lmgate.measure.plan import PlannedMeasurement
 
 _FEW = 30
 _LIMITED = ("verdict", "gate", "value", "95% interval", "limit", "scored", "seconds")
@@ -114,7 +116,7 @@ def _rare(verdicts: Sequence[Verdict]) -> list[str]:
 def _elsewhere(verdicts: Sequence[Verdict]) -> list[str]:
     """Say how hardware and versions differ from the baseline's, once for gates with the same difference."""
     compared = [verdict.comparison for verdict in verdicts if verdict.comparison is not None]
-    moved = Counter(found.notes for found in compared if found.notes)
+    moved = Counter(found.notes for found in compared if found.notes and found.against.startswith("baseline"))
     return [
         f"baseline of {counted(count, 'gate')} measured elsewhere: {'; '.join(notes)}" for notes, count in moved.items()
     ]

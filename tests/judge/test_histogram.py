@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.judge import histogram as module
-from pytest_lmgate.judge import judge
+from pytest_lmgate.judge import verdict
 from pytest_lmgate.judge.histogram import BINS, ChangeHistogram, change_histogram
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import TextMetric
@@ -118,4 +118,4 @@ def test_a_metric_that_refuses_a_row_alone_has_no_spread() -> None:
         return float(sums[0] / sums[1])
 
     both = of_texts([[1, 2], [3, 4]], refuses), of_texts([[2, 2], [3, 4]], refuses)
-    assert judge._histogram(Score(4 / 6, metric="f", unit="row", n=2, signature="f|v:1"), *both) is None
+    assert verdict.histogram_of(Score(4 / 6, metric="f", unit="row", n=2, signature="f|v:1"), *both) is None

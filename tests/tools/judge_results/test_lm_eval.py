@@ -1,0 +1,227 @@
+"""Files of lm-evaluation-harness, written by it: read, paired and judged; damaged ones are errors."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_lmgate.tools.judge_results.rows import read
+from tests.tools.judge_results.judging import DATA, copied, edit_json, judge
+
+OLD, NEW = DATA / "lm_eval" / "old", DATA / "lm_eval" / "new"
+GSM8K = "gsm8k: exact_match,flexible-extract"
+Change = Callable[[Path], object]
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Callable[[Change], Path]:
+    """Copies the new run and changes the copy."""
+
+    def change(by: Change) -> Path:
+        copy = copied(NEW, tmp_path / "new")
+        by(next(copy.iterdir()))
+        return copy
+
+    return change
+
+
+def samples(task: str, change: Callable[[list[Any]], Any]) -> Change:
+    """Change a task's rows, and take the results file with its hash away."""
+
+    def by(folder: Path) -> None:
+        next(folder.glob("results_*.json")).unlink()
+        edit_json(next(folder.glob(f"samples_{task}_*.jsonl")), change)
+
+    return by
+
+
+def results(change: Callable[[dict[str, Any]], Any]) -> Change:
+    return lambda folder: edit_json(next(folder.glob("results_*.json")), change)
+
+
+def each(**values: Any) -> Callable[[list[Any]], None]:
+    def change(rows: list[Any]) -> None:
+        for row in rows:
+            row.update(values)
+
+    return change
+
+
+def first(**values: Any) -> Callable[[list[Any]], None]:
+    return lambda rows: rows[0].update(values)
+
+
+def test_every_metric_of_every_task_is_the_harness_s_own_value():
+    for folder in (OLD, NEW):
+        told = json.loads(next(folder.rglob("results_*.json")).read_text())["results"]
+        run = read(folder)
+        assert len(run.series) == 6
+        for series in run.series:
+            mean = sum(row.score for row in series.rows) / len(series.rows)
+            assert mean == pytest.approx(told[series.task][f"{series.metric},{series.filter or 'none'}"], abs=1e-12)
+            assert series.direction == "higher"
+            assert series.group == ("sciences" if series.task.startswith("mmlu") else "")
+
+
+def test_two_runs_have_a_verdict_for_each_metric_with_the_rows_that_got_wrong():
+    found = judge(OLD, NEW, "--metric=exact_match,flexible-extract", "--metric=acc_norm")
+    assert found.gates.keys() == {GSM8K, "arc_easy: acc_norm"}
+    gate = found.gates[GSM8K]
+    assert (found.code, gate["verdict"], gate["blocking"], gate["n"]) == (1, "inconclusive", True, 6)
+    assert (gate["value"], gate["comparison"]["reference"]) == (0.5, 5 / 6)
+    assert "2 rows were right and now wrong, 0 the other way round" in gate["comparison"]["notes"][0]
+    lost = gate["worst"][0]
+    assert (lost["score"], lost["before"]) == (0, 1)
+    assert lost["prompt"].endswith("Answer:")
+    assert lost["reference"].startswith("So it is.")
+    assert lost["output"].strip("-.0123456789") == ""
+
+
+def test_the_tasks_of_a_group_are_one_by_size_or_by_task():
+    by_size = judge(OLD, NEW, "--task=sciences", "--group=size").gates["sciences: acc"]
+    by_task = judge(OLD, NEW, "--task=sciences", "--group=task").gates["sciences: acc"]
+    told = json.loads(next(NEW.rglob("results_*.json")).read_text())["results"]
+    assert by_size["n"] == 14
+    assert by_size["value"] == pytest.approx(told["sciences"]["acc,none"], abs=1e-12)
+    both = [told[name]["acc,none"] for name in ("mmlu_anatomy", "mmlu_astronomy")]
+    assert by_task["value"] == pytest.approx(sum(both) / 2, abs=1e-12)
+    assert {tag["value"] for tag in by_size["where"]["tags"]} == {"mmlu_anatomy", "mmlu_astronomy"}
+
+
+def test_one_file_of_samples_is_judged_and_what_it_does_not_tell_is_named(tmp_path: Path):
+    files = []
+    for side in (OLD, NEW):
+        file = next(side.rglob("samples_arc_easy_*.jsonl"))
+        files.append(Path(shutil.copy(file, tmp_path)))
+    found = judge(*files)
+    assert found.gates.keys() == {"arc_easy: acc", "arc_easy: acc_norm"}
+    assert "not checked, because the files do not tell: task version, metric definition" in found.text
+    assert "whether the runs are complete" in found.text
+
+
+def test_rows_in_another_order_are_the_same_rows(changed):
+    folder = changed(samples("arc_easy", lambda rows: rows[::-1]))
+    one, other = (judge(OLD, new, "--task=arc_easy").gates["arc_easy: acc_norm"] for new in (NEW, folder))
+    names = ("candidate", "reference", "lower", "upper", "p_pass", "needed")
+    assert [one["comparison"][name] for name in names] == [other["comparison"][name] for name in names]
+
+
+def test_rows_of_one_side_are_left_out_where_that_is_asked_for_and_counted(changed):
+    folder = changed(samples("arc_easy", lambda rows: rows[1:]))
+    found = judge(OLD, folder, "--task=arc_easy", "--metric=acc", "--missing=drop")
+    assert found.gates["arc_easy: acc"]["n"] == 5
+    assert found.gates["arc_easy: acc"]["comparison"]["notes"][0] == "1 rows that only one side has are left out"
+
+
+def test_the_newest_of_several_runs_of_a_model_is_judged_and_the_others_are_named(changed):
+    def older(folder: Path) -> None:
+        shutil.copy(next(folder.glob("samples_arc*")), folder / "samples_arc_easy_2026-01-01T00-00-00.000000.jsonl")
+
+    found = judge(OLD, changed(older), "--task=arc_easy", "--metric=acc")
+    assert found.code == 0
+    assert "2 runs of one model; the newest is judged" in found.text
+
+
+def test_several_runs_that_do_not_hold_the_same_tasks_are_an_error(changed):
+    def newer(folder: Path) -> None:
+        shutil.copy(next(folder.glob("samples_arc*")), folder / "samples_arc_easy_2099-01-01T00-00-00.000000.jsonl")
+
+    found = judge(OLD, changed(newer))
+    assert (found.code, found.gates) == (3, {})
+    assert "it has 2 runs" in found.text
+    assert "2099-01-01T00-00-00.000000 (1 tasks)" in found.text
+
+
+WITH_ERROR = {"gsm8k": GSM8K, "arc_easy": "arc_easy: acc"}
+DAMAGED: dict[str, tuple[Change, str]] = {
+    "another version": (results(lambda r: r["versions"].update(arc_easy=2.0)), "task version (1.0 in OLD, 2.0 in NEW)"),
+    "other shots": (results(lambda r: r["n-shot"].update(arc_easy=5)), "number of shots (1 in OLD, 5 in NEW)"),
+    "another seed": (results(lambda r: r["config"].update(fewshot_seed=7)), "fewshot seed (1234 in OLD, 7 in NEW)"),
+    "another metric of the name": (
+        results(lambda r: r["configs"]["arc_easy"].update(process_results="def process_results(doc, results): ...")),
+        "metric definition",
+    ),
+    "other repeats": (results(lambda r: r["configs"]["arc_easy"].update(repeats=4)), "repeats (1 in OLD, 4 in NEW)"),
+    "another direction": (
+        results(lambda r: r["higher_is_better"]["arc_easy"].update(acc=False)),
+        "OLD says that higher is better, NEW lower",
+    ),
+    "another value in the results": (
+        results(lambda r: r["results"]["arc_easy"].update({"acc,none": 0.9})),
+        "it is not a mean over rows",
+    ),
+    "half of the tasks": (lambda folder: next(folder.glob("samples_gsm8k*")).unlink(), "no samples of gsm8k"),
+    "half of the rows": (
+        lambda folder: edit_json(next(folder.glob("samples_arc*")), lambda rows: rows[:3]),
+        "rows were changed, moved or cut",
+    ),
+    "moved rows": (
+        lambda folder: edit_json(next(folder.glob("samples_arc*")), lambda rows: rows[::-1]),
+        "rows were changed, moved or cut",
+    ),
+    "fewer documents": (
+        results(lambda r: r["n-samples"]["arc_easy"].update(effective=9)),
+        "expected 9 documents",
+    ),
+    "other prompts": (samples("arc_easy", each(prompt_hash="0" * 64)), "the prompts or targets of 6 of 6 rows differ"),
+    "another target": (samples("arc_easy", first(target_hash="0" * 64)), "the prompts or targets of 1 of 6 rows"),
+    "another document": (samples("arc_easy", first(doc_hash="0" * 64)), "1 rows of the same id have another document"),
+    "rows cut": (samples("arc_easy", lambda rows: rows[:4]), "2 only in OLD (4, 5)"),
+    "more rows": (
+        samples("arc_easy", lambda rows: [*rows, {**rows[0], "doc_id": 99, "doc_hash": "x"}]),
+        "1 only in NEW (99)",
+    ),
+    "double rows": (samples("arc_easy", lambda rows: [*rows, rows[0]]), "the row '0' is there twice"),
+    "NaN": (samples("arc_easy", first(acc=float("nan"))), "not JSON"),
+    "a score as text": (samples("arc_easy", first(acc="1.0")), "expected a finite number as score, got '1.0'"),
+    "no score": (samples("arc_easy", first(acc=None)), "a failed request is not a wrong answer"),
+    "a failed request": (samples("gsm8k", first(filtered_resps=[None])), "the model gave no response"),
+    "a likelihood that is NaN": (samples("arc_easy", first(filtered_resps=[["nan", "False"]])), "likelihood is NaN"),
+    "a corpus metric": (samples("arc_easy", each(acc=["a", "b"])), "a metric of the whole corpus"),
+    "another filter": (samples("gsm8k", each(filter="mine")), "lacks gsm8k: exact_match,"),
+    "another metric": (samples("arc_easy", each(metrics=["mine"], mine=1.0)), "lacks arc_easy: acc"),
+    "other generation": (
+        samples("gsm8k", lambda rows: rows[0]["arguments"]["gen_args_0"]["arg_1"].update(temperature=1.0)),
+        "generation settings",
+    ),
+    "another tool's rows": (samples("arc_easy", lambda rows: [{"sample_id": 1, "score": 1}]), "without doc_id"),
+    "a list": (samples("arc_easy", lambda rows: [[1]]), "expected a JSON object, got list"),
+    "half a line": (
+        lambda folder: [file.write_bytes(file.read_bytes()[:-99]) for file in folder.glob("samples_arc*")],
+        "was the file cut?",
+    ),
+    "deep JSON": (
+        lambda folder: next(folder.glob("samples_arc*")).write_text('{"doc":' + "[" * 100_000),
+        "nested too deeply",
+    ),
+    "no text": (lambda folder: next(folder.glob("samples_arc*")).write_bytes(b"\xff\xfe\x00"), "not JSON"),
+    "empty": (samples("arc_easy", lambda rows: []), "lacks arc_easy: acc"),
+    "results of another tool": (results(lambda r: r.pop("configs") and None), "a file without configs"),
+    "only averages": (lambda folder: [file.unlink() for file in folder.glob("samples*")], "with --log_samples"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "says"), DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_run_is_an_error_and_no_verdict(changed, change: Change, says: str):
+    found = judge(OLD, changed(change))
+    assert found.code == 3
+    assert says in found.text
+    if found.gates:  # the other tasks are judged
+        task = next(task for task in ("gsm8k", "arc_easy") if says in found.gates[WITH_ERROR[task]].get("message", ""))
+        of_task = [gate for name, gate in found.gates.items() if name.startswith(task)]
+        assert "error" in {gate["verdict"] for gate in of_task}
+
+
+def test_a_run_is_not_compared_with_itself():
+    found = judge(OLD, OLD)
+    assert (found.code, found.gates) == (3, {})
+    assert "expected the results of two runs" in found.text
+
+
+def test_a_model_that_is_never_right_is_no_reference():
+    found = judge(OLD, NEW, "--metric=exact_match,strict-match", "--tolerance=0.05")
+    assert found.code == 3
+    assert "has the value 0: no candidate can be worse than that" in found.text
