@@ -8,7 +8,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from unittest import SkipTest
 
 import pytest
@@ -25,6 +25,7 @@ from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import collected_metrics
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.collection import test_id
+from pytest_lmgate.plugin.fixtures import naming_fixture, request_fixture
 from pytest_lmgate.plugin.options import update
 from pytest_lmgate.plugin.yaml_items import GateItem, MarkerLines, entry_of
 from pytest_lmgate.report.explanation import explain
@@ -37,18 +38,13 @@ from pytest_lmgate.settings.metrics import MARKER_NAMES
 from pytest_lmgate.settings.options import BASELINE_NAME, FILE_NAME, find_project_file, misspelt
 from pytest_lmgate.settings.session import Options
 
-if TYPE_CHECKING:
-    from _pytest.outcomes import Failed as _Failed
-else:
-    _Failed = pytest.fail.Exception
-
 _SKIPS = (pytest.skip.Exception, pytest.xfail.Exception, SkipTest)
 _GATES = pytest.StashKey[dict[str, Gate]]()
 _PLACES = pytest.StashKey[dict[str, tuple[str, int]]]()
 _VERDICTS = pytest.StashKey[list[Verdict]]()
 
 
-class GateFailed(_Failed):
+class GateFailed(pytest.fail.Exception):  # type: ignore[name-defined, misc]  # mypy takes an attribute for no class
     """A FAIL; its text is the whole explanation, so that ``--assert=plain`` shows it too."""
 
 
@@ -175,12 +171,12 @@ class GateSession:
         try:
             judge.evaluator.check(gate)
         except ConfigError as error:
-            raise naming_fixture(item, gate, error) from None
+            raise naming_fixture(item, _given(gate), error) from None
         if gate.uses_baseline:
             judge.baselines.read()
         for given in _given(gate):
             if isinstance(given, FixtureReference):
-                _ask_for(given.name, item)
+                request_fixture(given.name, item)
         return gate
 
     def measure(self, item: pytest.Item) -> None:
@@ -368,60 +364,8 @@ def _refuse_misnamed(folder: Path, found: Path) -> None:
             raise ConfigError(f"{wrong[0]} is not read, since only a file named {FILE_NAME} is: rename it")
 
 
-# ``lmgate.fixture("name")`` in a marker: pytest sets the fixture up with the test's own, and its value is taken.
-
-
 def _given(gate: Gate) -> list[Any]:
     return [*gate.evaluation.given, *([gate.against] if isinstance(gate, NoRegression) else [])]
-
-
-def naming_fixture(item: pytest.Item, gate: Gate, error: ConfigError) -> ConfigError:
-    """Add a hint to the error of an unknown name if the test has a fixture of that name."""
-    for name in _given(gate):
-        is_it = isinstance(name, str) and f"{name!r} is not known" in str(error) and hasattr(item, "fixturenames")
-        if is_it and item.session._fixturemanager.getfixturedefs(name, item):
-            hint = f"; {name!r} is a fixture: lmgate.fixture({name!r}) stands for its value"
-            return ConfigError(f"{error}{hint}")
-    return error
-
-
-def _ask_for(name: str, item: pytest.Item) -> None:
-    names: list[str] | None = getattr(item, "fixturenames", None)
-    if names is None:
-        raise ConfigError(f"lmgate.fixture({name!r}): a {type(item).__name__} has no fixtures; name a model")
-    if not item.session._fixturemanager.getfixturedefs(name, item):
-        if name in _parameters(item):
-            raise ConfigError(
-                f"lmgate.fixture: {name!r} is an argument of parametrize, not a fixture: make it one and say "
-                f"indirect=[{name!r}], or give each value its marker by pytest.param(..., marks=...)"
-            )
-        raise ConfigError(
-            f"lmgate.fixture: no fixture {name!r} for this test; pytest --fixtures lists the known fixtures"
-        )
-    if name in names:
-        return
-    if parametrized := _without_parameter(name, item, set()):
-        raise ConfigError(
-            f"lmgate.fixture: fixture {parametrized!r} has params: pytest collects a test once for each of them only "
-            f"if the test asks for the fixture; add {name!r} to the test's arguments or to @pytest.mark.usefixtures"
-        )
-    names.append(name)
-
-
-def _parameters(item: pytest.Item) -> dict[str, Any]:
-    return getattr(getattr(item, "callspec", None), "params", {})
-
-
-def _without_parameter(name: str, item: pytest.Item, seen: set[str]) -> str:
-    """Return the first fixture with params, of `name` and those that it needs, that this test does not request."""
-    if name in seen or name in _parameters(item):
-        return ""
-    seen.add(name)
-    definitions = item.session._fixturemanager.getfixturedefs(name, item) or ()
-    if any(definition.params is not None for definition in definitions[-1:]):
-        return name
-    needed = (other for definition in definitions for other in definition.argnames)
-    return next(filter(None, (_without_parameter(other, item, seen) for other in needed)), "")
 
 
 # The metrics and engines that a conftest or another plugin registers, and the messages if that fails.
