@@ -8,7 +8,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from unittest import SkipTest
 
 import pytest
@@ -33,6 +33,7 @@ from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import collected_metrics
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.collection import test_id
+from pytest_lmgate.plugin.fixtures import naming_fixture, request_fixture
 from pytest_lmgate.plugin.options import update
 from pytest_lmgate.plugin.yaml_items import GateItem, MarkerLines, entry_of
 from pytest_lmgate.report.explanation import explain
@@ -40,15 +41,10 @@ from pytest_lmgate.report.text import ProgressLine
 from pytest_lmgate.report.wording import properties
 from pytest_lmgate.settings.decoding import parse_fixture_call, parse_marker
 from pytest_lmgate.settings.file import Project, YamlGate, load_project
-from pytest_lmgate.settings.gates import FixtureReference, Gate, untaken
+from pytest_lmgate.settings.gates import FixtureReference, untaken
 from pytest_lmgate.settings.metrics import MARKER_NAMES
 from pytest_lmgate.settings.options import BASELINE_NAME, FILE_NAME, find_project_file, misspelt
 from pytest_lmgate.settings.session import Options
-
-if TYPE_CHECKING:
-    from _pytest.outcomes import Failed as _Failed
-else:
-    _Failed = pytest.fail.Exception
 
 _SKIPS = (pytest.skip.Exception, pytest.xfail.Exception, SkipTest)
 _GATES = pytest.StashKey[dict[str, BoundGate]]()
@@ -56,7 +52,7 @@ _PLACES = pytest.StashKey[dict[str, tuple[str, int]]]()
 _VERDICTS = pytest.StashKey[list[Verdict]]()
 
 
-class GateFailed(_Failed):
+class GateFailed(pytest.fail.Exception):  # type: ignore[name-defined, misc]  # mypy takes an attribute for no class
     """A FAIL; its text is the whole explanation, so that ``--assert=plain`` shows it too."""
 
 
@@ -184,12 +180,12 @@ class GateSession:
         try:
             bound = judge.evaluator.bind_gate(gate)
         except ConfigError as error:
-            raise naming_fixture(item, gate, error) from None
+            raise naming_fixture(item, gate.given, error) from None
         if gate.uses_baseline:
             judge.baselines.read()
         for given in gate.given:
             if isinstance(given, FixtureReference):
-                _ask_for(given.name, item)
+                request_fixture(given.name, item)
         return bound
 
     def measure(self, item: pytest.Item) -> None:
@@ -375,58 +371,6 @@ def _refuse_misnamed(folder: Path, found: Path) -> None:
             return
         if wrong := misspelt(each):
             raise ConfigError(f"{wrong[0]} is not read, since only a file named {FILE_NAME} is: rename it")
-
-
-# ``lmgate.fixture("name")`` in a marker: pytest sets the fixture up with the test's own, and its value is taken.
-
-
-def naming_fixture(item: pytest.Item, gate: Gate, error: ConfigError) -> ConfigError:
-    """Add a hint to the error of an unknown name if the test has a fixture of that name."""
-    for name in gate.given:
-        is_it = isinstance(name, str) and f"{name!r} is not known" in str(error) and hasattr(item, "fixturenames")
-        if is_it and item.session._fixturemanager.getfixturedefs(name, item):
-            hint = f"; {name!r} is a fixture: lmgate.fixture({name!r}) stands for its value"
-            return ConfigError(f"{error}{hint}")
-    return error
-
-
-def _ask_for(name: str, item: pytest.Item) -> None:
-    names: list[str] | None = getattr(item, "fixturenames", None)
-    if names is None:
-        raise ConfigError(f"lmgate.fixture({name!r}): a {type(item).__name__} has no fixtures; name a model")
-    if not item.session._fixturemanager.getfixturedefs(name, item):
-        if name in _parameters(item):
-            raise ConfigError(
-                f"lmgate.fixture: {name!r} is an argument of parametrize, not a fixture: make it one and say "
-                f"indirect=[{name!r}], or give each value its marker by pytest.param(..., marks=...)"
-            )
-        raise ConfigError(
-            f"lmgate.fixture: no fixture {name!r} for this test; pytest --fixtures lists the known fixtures"
-        )
-    if name in names:
-        return
-    if parametrized := _without_parameter(name, item, set()):
-        raise ConfigError(
-            f"lmgate.fixture: fixture {parametrized!r} has params: pytest collects a test once for each of them only "
-            f"if the test asks for the fixture; add {name!r} to the test's arguments or to @pytest.mark.usefixtures"
-        )
-    names.append(name)
-
-
-def _parameters(item: pytest.Item) -> dict[str, Any]:
-    return getattr(getattr(item, "callspec", None), "params", {})
-
-
-def _without_parameter(name: str, item: pytest.Item, seen: set[str]) -> str:
-    """Return the first fixture with params, of `name` and those that it needs, that this test does not request."""
-    if name in seen or name in _parameters(item):
-        return ""
-    seen.add(name)
-    definitions = item.session._fixturemanager.getfixturedefs(name, item) or ()
-    if any(definition.params is not None for definition in definitions[-1:]):
-        return name
-    needed = (other for definition in definitions for other in definition.argnames)
-    return next(filter(None, (_without_parameter(other, item, seen) for other in needed)), "")
 
 
 # The metrics and engines that a conftest or another plugin registers, and the messages if that fails.

@@ -89,7 +89,10 @@ def test_no_lmgate_skips_what_needs_a_measurement_and_nothing_else(project: Proj
 
 def test_the_plugin_can_be_left_out_as_a_whole_alone_and_not_where_the_project_requires_it(measured: Project) -> None:
     measured.write(test_gate=BROKEN_GATE)
-    measured.run("-p", "no:lmgate-hooks").expect(1, failed=1)
+    for part in ("fixtures", "gates", "xdist", "plan"):
+        measured.run("-p", f"no:lmgate-{part}", "--lmgate-plan").expect(4).says(
+            f"-p no:lmgate-{part}: expected no part"
+        )
     measured.run("-p", "no:lmgate").expect(0, passed=1)
     measured.run("-p", "no:lmgate", "--strict-markers").expect(2).says("'ppl_max' not found in `markers`")
     measured.write(pytest_ini="[pytest]\nrequired_plugins = pytest-lmgate\n")
