@@ -29,8 +29,7 @@ $(foreach leg,onnx gguf server remote ray real,$(eval ENV_$(leg) := extras))
 EXTRAS := gguf,onnx,server,remote,ray
 BESIDE := llama-cpp-python[server] xllamacpp==2026.10.11549 s3fs "moto[server]"
 # And what else runs in its environment: vLLM's server is asked where vLLM is.
-TESTS_vllm := tests/engines/server/test_numbers.py \
-	tests/engines/server/test_started.py::test_a_gate_of_vllm_starts_from_nothing_is_kept_and_finds_damaged_weights
+TESTS_vllm := tests/engines/server/test_started.py::test_a_gate_of_vllm_starts_from_nothing_is_kept_and_finds_damaged_weights
 TESTS_remote := tests/cache/test_remote_s3.py
 TESTS_ray := tests/measure/cluster tests/settings/test_session.py
 # The cluster of its tests is one for all, and its nodes share the processors.
@@ -153,7 +152,7 @@ test-real: $(VENV)-extras/.installed
 
 $(addprefix test-,$(filter-out $(VERSIONS) real,$(LEGS))): test-%: $(VENV)-$$(or $$(ENV_$$*),$$*)/.installed
 	OMP_NUM_THREADS=1 $(VENV)-$(or $(ENV_$*),$*)/bin/python -m pytest -n $(or $(WORKERS_$*),2) --dist $(or $(DIST_$*),worksteal) $(wildcard tests/engines/$*) \
-		$(TESTS_$*) $(PYTEST_ARGS)
+		$(if $(filter $*,$(ENGINES)),tests/engines/contract --engine $*) $(TESTS_$*) $(PYTEST_ARGS)
 
 docs: lint-docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/docs $(PYTEST_ARGS)

@@ -186,14 +186,6 @@ def test_a_model_that_the_server_has_no_longer_is_an_error(
             measure()
 
 
-def test_a_server_that_is_gone_is_an_error(faulty: FaultyServer, served: Callable[..., Any]) -> None:
-    faulty.close()
-    with pytest.raises(
-        EngineError, match=r"ConnectError: .*refused \(tried 2 times, up to 5 s each\); check that it runs"
-    ):
-        served(faulty.url, load=QUICK)
-
-
 def test_so_many_requests_are_on_their_way_at_once_as_the_entry_says(
     faulty: FaultyServer, served: Callable[..., Any]
 ) -> None:
