@@ -260,7 +260,7 @@ def unheard(_: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class ModelEntry:
     """A model's entry in lmgate.yaml, and what helps a backend to describe the model.
 
     Attributes:
@@ -422,7 +422,7 @@ class Backend(Protocol):
     kinds: frozenset[Kind] = frozenset({"causal"})
     offers: frozenset[Offer] = frozenset({"score"})
 
-    def describe(self, entry: Entry) -> Model:
+    def describe(self, entry: ModelEntry) -> Model:
         """Describe a model without loading it.
 
         Raises:

@@ -15,7 +15,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 import pytest_lmgate
-from pytest_lmgate.engines.base import Backend, Entry, Model
+from pytest_lmgate.engines.base import Backend, Model, ModelEntry
 from pytest_lmgate.errors import ConfigError, LmgateError, ModelError, nearest
 from pytest_lmgate.identity.code import home_of_file
 from pytest_lmgate.settings.entries import ModelSpec
@@ -66,7 +66,7 @@ def backend_called(name: str, users: Mapping[str, Backend]) -> Backend:
     return backend
 
 
-def described(backend: Backend, entry: Entry) -> Model:
+def described(backend: Backend, entry: ModelEntry) -> Model:
     """Describe a model by an engine, whose name becomes part of the address."""
     try:
         model = backend.describe(entry)

@@ -14,7 +14,7 @@ from pytest_lmgate.cache.fingerprint import FileDigests
 from pytest_lmgate.cache.store import logs_of
 from pytest_lmgate.data.corpus import Corpus, corpus_from_rows, read_corpus, read_rows, rows_in_memory
 from pytest_lmgate.data.tags import read_tags
-from pytest_lmgate.engines.base import Backend, Entry, Model
+from pytest_lmgate.engines.base import Backend, Model, ModelEntry
 from pytest_lmgate.engines.registry import backend_called, described
 from pytest_lmgate.errors import ConfigError, escape_controls
 from pytest_lmgate.identity.code import replaced_in_libraries, summarize
@@ -184,7 +184,7 @@ class Resolver:
             device = spec.device or self._options.device or defaults.device
             if device == "auto" and self._options.executor is not None:
                 device = self._options.executor.device
-            entry = Entry(
+            entry = ModelEntry(
                 name=name,
                 spec=spec,
                 path=self._project.path,

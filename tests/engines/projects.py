@@ -236,10 +236,10 @@ class Project:
 
 def described(name: str, **entry: Any) -> Any:
     """Describe a model by the engine of an entry, without a project; the digest of a file is its name."""
-    from pytest_lmgate.engines.base import Entry
+    from pytest_lmgate.engines.base import ModelEntry
     from pytest_lmgate.engines.registry import backend_called, backend_name
     from pytest_lmgate.settings.entries import ModelSpec
 
     spec = ModelSpec(**entry)
     known: dict[str, Any] = {"path": Path, "hub_id": lambda _: None, "digest": lambda path: path.name, "device": "cpu"}
-    return backend_called(backend_name(name, spec, {}), {}).describe(Entry(name=name, spec=spec, **known))
+    return backend_called(backend_name(name, spec, {}), {}).describe(ModelEntry(name=name, spec=spec, **known))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_lmgate.engines.base import Backend, Entry, Model, Runner
+from pytest_lmgate.engines.base import Backend, Model, ModelEntry, Runner
 from pytest_lmgate.errors import EngineError
 from pytest_lmgate.judge.attribution import Attribution
 from pytest_lmgate.judge.baseline import Baselines, write_baseline
@@ -53,7 +53,7 @@ class Readers(Backend):
     ) -> None:
         self._letters, self._tells = letters, tells
 
-    def describe(self, entry: Entry) -> Model:
+    def describe(self, entry: ModelEntry) -> Model:
         assert entry.spec.path is not None
         file = entry.path(entry.spec.path)
         return Model(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_lmgate.engines.base import Backend, Entry, Model, Runner
+from pytest_lmgate.engines.base import Backend, Model, ModelEntry, Runner
 from pytest_lmgate.errors import LmgateError, ModelError
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.settings.file import load_project
@@ -24,7 +24,7 @@ class _Engine(Dice):
     def __init__(self, name: str = "die", change: Callable[[Model], Model] = lambda model: model) -> None:
         self.name, self._change = name, change
 
-    def describe(self, entry: Entry) -> Model:
+    def describe(self, entry: ModelEntry) -> Model:
         return self._change(super().describe(entry))
 
 
@@ -84,7 +84,7 @@ class _Fragile(Dice):
         self.loaded: list[str] = []
         self._error = error
 
-    def describe(self, entry: Entry) -> Model:
+    def describe(self, entry: ModelEntry) -> Model:
         model = super().describe(entry)
 
         def open_() -> Runner:

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from pytest_lmgate.cache.store import Entry
-from pytest_lmgate.engines.base import Entry as ModelEntry
-from pytest_lmgate.engines.base import Model, Runner
+from pytest_lmgate.engines.base import Model, ModelEntry, Runner
 from pytest_lmgate.engines.checkpoints import Architecture
 from pytest_lmgate.engines.transformers import _dtype, loading
 from pytest_lmgate.measure.lookup import Measurements, _rounding, difference

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pytest_lmgate.cli.app import app
-from pytest_lmgate.engines.base import SAMPLING, Entry, Model
+from pytest_lmgate.engines.base import SAMPLING, Model, ModelEntry
 from pytest_lmgate.errors import ConfigError, LmgateError
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.settings.file import load_project
@@ -49,7 +49,7 @@ class _Coins(Dice):
     def __init__(self, seed: int = 0, drift: float = 0.0) -> None:
         self._generator, self._drift, self.opened = np.random.default_rng(seed), drift, 0
 
-    def describe(self, entry: Entry) -> Model:
+    def describe(self, entry: ModelEntry) -> Model:
         def load() -> _Coin:
             self.opened += 1
             return _Coin(self._generator, self._drift)
