@@ -18,7 +18,7 @@ import numpy as np
 
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.engines.base import COLUMNS, Batching, BatchPolicy, Distributions, Model, Runner
 from pytest_lmgate.errors import ModelError, NonFiniteError
@@ -277,7 +277,7 @@ def _spool(pair: ModelPair, requests: Requests, states: _States, job: Job) -> Re
 class _States:
     """The reference's states on disk, as a sink of the loop: `rows` has the first row of each request."""
 
-    so_far, entry, tokens = "", Entry({}), 0
+    so_far, entry, tokens = "", StoredResult({}), 0
 
     def __init__(self, requests: Requests, spool: Spool, sink: TargetSink) -> None:
         self._requests, self._spool, self._sink = requests, spool, sink

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.data.corpus import Corpus, TextSizes
 from pytest_lmgate.errors import ConfigError, DataError, ModelError, ProtocolError
 from pytest_lmgate.measure.measurement import (
@@ -415,10 +415,10 @@ class ChoiceLikelihoods(_AfterQuestions[list[float]]):
         found: list[float] = self._measured(context)[0].tolist()
         return found
 
-    def encode(self, statistics: list[float]) -> Entry:
-        return Entry({"log_likelihood": np.array(statistics)})
+    def encode(self, statistics: list[float]) -> StoredResult:
+        return StoredResult({"log_likelihood": np.array(statistics)})
 
-    def decode(self, entry: Entry) -> list[float]:
+    def decode(self, entry: StoredResult) -> list[float]:
         found = entry.arrays["log_likelihood"]
         _require_length(found, sum(len(each.choices) for each in self.data.questions))
         return [float(value) for value in found]
@@ -506,11 +506,13 @@ class TargetLikelihoods(_AfterQuestions[TargetStatistics]):
     def measure(self, context: MeasurementContext) -> TargetStatistics:
         return TargetStatistics(*self._measured(context, greedy="greedy" in self.model.offers))
 
-    def encode(self, statistics: TargetStatistics) -> Entry:
+    def encode(self, statistics: TargetStatistics) -> StoredResult:
         found: dict[str, NDArray[Any]] = {"log_likelihood": statistics.log_likelihood}
-        return Entry(found if statistics.greedy is None else {**found, "greedy": statistics.greedy.astype(np.float32)})
+        return StoredResult(
+            found if statistics.greedy is None else {**found, "greedy": statistics.greedy.astype(np.float32)}
+        )
 
-    def decode(self, entry: Entry) -> TargetStatistics:
+    def decode(self, entry: StoredResult) -> TargetStatistics:
         for array in entry.arrays.values():
             _require_length(array, len(self.data.questions))
         greedy = entry.arrays["greedy"] == 1 if "greedy" in self.model.offers else None

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry, Store
+from pytest_lmgate.cache.store import Store, StoredResult
 from pytest_lmgate.engines.base import Model, Runner
 from pytest_lmgate.engines.devices import available_bytes
 from pytest_lmgate.engines.registry import library_warnings, raised
@@ -251,7 +251,7 @@ class Measurements:
         found: T | None = self._known.get(measurement.fingerprint.address)
         return found
 
-    def planned(self, measurement: Measurement[Any]) -> tuple[Lookup, Entry | None]:
+    def planned(self, measurement: Measurement[Any]) -> tuple[Lookup, StoredResult | None]:
         """Return the cache's answer, and the results of an interrupted measurement. No model runs."""
         fingerprint = measurement.fingerprint
         if self._why_uncacheable(measurement):
@@ -443,7 +443,7 @@ def _proven(model: Model) -> Fingerprint:
     return Fingerprint.of("trials/1", model.ingredients)
 
 
-def difference(kept: Entry, again: Entry, rounding: float) -> str:
+def difference(kept: StoredResult, again: StoredResult, rounding: float) -> str:
     """Name the ingredients that differ, or that only one of them has."""
     for name in sorted(kept.arrays.keys() | again.arrays.keys()):
         one, other = kept.arrays.get(name), again.arrays.get(name)

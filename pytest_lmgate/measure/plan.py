@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pytest_lmgate.cache.inventory import EntryInfo, find_entries
-from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.engines.devices import device_class
 from pytest_lmgate.errors import LmgateError, escape_controls
 from pytest_lmgate.measure.binding import Bound
@@ -129,7 +129,7 @@ def _key(kind: str, models: list[Any], device: str) -> str:
     return repr((kind.partition("/")[0], models, device_class(device)))
 
 
-def _share(measurement: Measurement[Any], partial: Entry) -> float:
+def _share(measurement: Measurement[Any], partial: StoredResult) -> float:
     if isinstance(measurement, GeneratedTexts):
         return len(partial.facts.get("texts", ())) / len(measurement.data.task.prompts)
     known = partial.arrays.get("measured")

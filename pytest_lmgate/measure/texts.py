@@ -16,7 +16,7 @@ import numpy as np
 
 from pytest_lmgate.arrays import Ints
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.data.prompts import Prompt
 from pytest_lmgate.engines.base import Runner, Setting
 from pytest_lmgate.engines.writing import cut
@@ -148,10 +148,10 @@ class GeneratedTexts(Measurement["WrittenTexts"]):
     def tokens(self, tokenizer: TokenizerFacts) -> int:
         return len(self.data.task.prompts) * self.settings.repeats * self.settings.max_new_tokens
 
-    def encode(self, statistics: WrittenTexts) -> Entry:
-        return Entry({}, statistics._asdict())
+    def encode(self, statistics: WrittenTexts) -> StoredResult:
+        return StoredResult({}, statistics._asdict())
 
-    def decode(self, entry: Entry) -> WrittenTexts:
+    def decode(self, entry: StoredResult) -> WrittenTexts:
         texts, cut = entry.facts["texts"], entry.facts["cut"]
         return WrittenTexts([str(text) for text in texts], [None if each is None else bool(each) for each in cut])
 
@@ -414,7 +414,7 @@ class _RowSink:
 
     total = 0.0
 
-    def __init__(self, rows: int, partial: Entry | None) -> None:
+    def __init__(self, rows: int, partial: StoredResult | None) -> None:
         known = {} if partial is None else partial.facts.get("texts", {})
         self.rows: dict[int, Any] = {int(row): each for row, each in known.items() if 0 <= int(row) < rows}
         self.of, self.tokens = rows, 0
@@ -428,8 +428,8 @@ class _RowSink:
         return f"{self.done:,} of {self.of:,} texts"
 
     @property
-    def entry(self) -> Entry:
-        return Entry({}, {"texts": {str(row): each for row, each in self.rows.items()}})
+    def entry(self) -> StoredResult:
+        return StoredResult({}, {"texts": {str(row): each for row, each in self.rows.items()}})
 
     def is_done(self, item: int) -> bool:
         return item in self.rows

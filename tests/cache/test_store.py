@@ -13,13 +13,13 @@ import safetensors.numpy
 from pytest_lmgate.cache import files
 from pytest_lmgate.cache.files import write_sealed
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry, Store, decode, encode
+from pytest_lmgate.cache.store import Store, StoredResult, decode, encode
 from pytest_lmgate.errors import CacheError
 from pytest_lmgate.settings.session import CacheKey
 
 FINGERPRINT = Fingerprint.of("token-nll/1", {"data": "d", "model": "m"})
 OTHER = Fingerprint.of("token-nll/1", {"data": "d", "model": "other"})
-ENTRY = Entry({"nll": np.array([0.5, 1.5], dtype=np.float32)}, {"running_text": True})
+ENTRY = StoredResult({"nll": np.array([0.5, 1.5], dtype=np.float32)}, {"running_text": True})
 
 
 class _Cache:
@@ -58,7 +58,7 @@ def cache(tmp_path: Path) -> _Cache:
     ids=lambda array: f"{array.dtype.str}{array.shape}",
 )
 def test_an_array_comes_back_with_its_bits_shape_and_dtype(cache: _Cache, array: Any) -> None:
-    cache.store.put(FINGERPRINT, Entry({"array": array, "other": np.zeros(1)}))
+    cache.store.put(FINGERPRINT, StoredResult({"array": array, "other": np.zeros(1)}))
     found = cache.store.get(FINGERPRINT)
     assert set(found.arrays) == {"array", "other"}
     got = found.arrays["array"]
@@ -74,7 +74,7 @@ def test_a_measurement_is_found_under_its_own_fingerprint_only(cache: _Cache) ->
 
 
 def test_a_partial_measurement_is_not_a_whole_one_and_goes_when_the_whole_comes(cache: _Cache) -> None:
-    partial = Entry({"nll": np.array([0.5, np.nan])})
+    partial = StoredResult({"nll": np.array([0.5, np.nan])})
     cache.store.put_partial(FINGERPRINT, partial)
     assert cache.store.get(FINGERPRINT) is None
     found = cache.store.get_partial(FINGERPRINT)

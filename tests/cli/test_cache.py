@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry, Store
+from pytest_lmgate.cache.store import Store, StoredResult
 from pytest_lmgate.cli.app import app
 from pytest_lmgate.cli.console import bytes_of
 from pytest_lmgate.errors import CacheError
@@ -36,7 +36,7 @@ def store(tmp_path: Path) -> Store:
 def put(store: Store, model: str, *, days: float = 0, kind: str = "token-nll/5", tokens: int = 100) -> Path:
     fingerprint = Fingerprint.of(kind, {"data": "d", "model": model, "torch": "2.13"})
     facts = {"models": [model], "dataset": "words", "metric": "ppl", "measured_at": 1.7e9, "machine": "here, Linux"}
-    store.put(fingerprint, Entry({"nll": np.zeros(tokens, dtype=np.float32)}, facts))
+    store.put(fingerprint, StoredResult({"nll": np.zeros(tokens, dtype=np.float32)}, facts))
     path = store.path(fingerprint)
     used = time.time() - 86400 * days
     os.utime(path, (used, used))

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_lmgate.cache.files import read_sealed
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry, Store
+from pytest_lmgate.cache.store import Store, StoredResult
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.requests import Protocol, Unit
 from tests.measure.entries import entry, perplexity
@@ -88,7 +88,7 @@ def test_a_well_sealed_entry_without_its_arrays_is_measured_again_with_a_warning
     body = read_sealed(entry)
     header = json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])
     fingerprint = Fingerprint.parse(header["__metadata__"]["fingerprint"])
-    Store(workplace.folder / ".lmgate_cache", print).put(fingerprint, Entry({}, {}))
+    Store(workplace.folder / ".lmgate_cache", print).put(fingerprint, StoredResult({}, {}))
     session = workplace.session()
     second = _measure(session)
     assert (second, second.cached) == (first, False)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.engines.base import Batching, BatchPolicy, OutOfMemory, Runner
 from pytest_lmgate.errors import EngineError
 from pytest_lmgate.measure.loop import Job, Log
@@ -106,7 +106,7 @@ def test_a_batch_that_does_not_fit_is_halved_in_its_thread() -> None:
 
 
 def test_a_failure_keeps_what_the_others_measured_and_the_next_run_goes_on_from_there() -> None:
-    kept: list[Entry] = []
+    kept: list[StoredResult] = []
     notes: list[str] = []
     read: list[int] = []
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.engines.base import Batching, OutOfMemory, Runner
 from pytest_lmgate.errors import EngineError, LmgateError, ModelError, UnreliableError
 from pytest_lmgate.measure.loop import Job
@@ -183,11 +183,11 @@ def read_again(runner: Runner, length: int = 700, **job: Any) -> Any:
 def test_numbers_that_an_engine_gives_wrongly_from_what_it_has_read_are_refused_and_not_kept(
     fault: str, block: int
 ) -> None:
-    runner, kept = Recalling(block, STALE[fault]), list[Entry]()
+    runner, kept = Recalling(block, STALE[fault]), list[StoredResult]()
     for _ in range(2):  # the second time it has read all of the dataset, and what was read of the trial before
         with pytest.raises(UnreliableError, match="model 'm': the likelihoods of one text changed by"):
             read_again(runner, keep=kept.append)
-        assert kept.pop() == Entry({})
+        assert kept.pop() == StoredResult({})
     runner.rereads = False
     assert read_again(runner).nll.min() >= 0, "nothing else sees it"
 

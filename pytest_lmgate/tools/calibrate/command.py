@@ -27,7 +27,7 @@ from pytest_lmgate.settings.gates import Gate, LimitGate, Tolerance
 from pytest_lmgate.settings.options import read_project_file
 
 if TYPE_CHECKING:
-    from pytest_lmgate.cache.store import Entry
+    from pytest_lmgate.cache.store import StoredResult
     from pytest_lmgate.measure.binding import Bound
     from pytest_lmgate.measure.evaluator import Evaluator
     from pytest_lmgate.metrics.score import Score
@@ -46,7 +46,7 @@ class Run:
     batch_size: int | str
     seed: int | None
     score: Score
-    entry: Entry
+    entry: StoredResult
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import peft
 import pytest
 import torch
 
-from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.engines.tokenizers import quiet
 from pytest_lmgate.engines.transformers import beginnings
 from pytest_lmgate.engines.transformers import runner as transformers_runner
@@ -122,7 +122,7 @@ def test_few_tokens_are_read() -> None:
 
 def test_a_resumed_measurement_has_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transformers_runner, "_MOST_SHARING", 4)
-    model, kept = build("llama"), list[Entry]()
+    model, kept = build("llama"), list[StoredResult]()
     requests, whole = measured(TransformersRunner(loaded(model), None))
     stopped = replace(JOB, keep=kept.append, stop_when=lambda _: len(kept) == 0)
     assert np.isnan(score(TransformersRunner(loaded(model), None), requests, stopped).nll).any()
