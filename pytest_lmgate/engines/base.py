@@ -255,7 +255,7 @@ class Option(NamedTuple):
     texts: tuple[str, ...] = ()
 
 
-def unheard(_: str) -> None:
+def discard_note(_: str) -> None:
     """Hear a note where nobody does; unlike a lambda, it travels to workers of a cluster."""
 
 
@@ -295,7 +295,7 @@ class ModelEntry:
     worker: int | None = None
     run: str = ""
     logs: Path | None = None
-    note: Callable[[str], None] = unheard
+    note: Callable[[str], None] = discard_note
 
     @property
     def threads(self) -> int:

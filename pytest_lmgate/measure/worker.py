@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.cache.fingerprint import Fingerprint, difference, sha256
-from pytest_lmgate.engines.base import Backend, Batching, Model, ModelEntry, Runner, unheard
+from pytest_lmgate.engines.base import Backend, Batching, Model, ModelEntry, Runner, discard_note
 from pytest_lmgate.engines.registry import described
 from pytest_lmgate.errors import EngineError, ModelError
 from pytest_lmgate.measure.divergence import compared, strictest
@@ -38,7 +38,7 @@ class Recipe:
     @classmethod
     def of(cls, model: Model, backend: Backend, entry: ModelEntry) -> Recipe:
         mark = uuid.uuid4().hex if model.content is None or model.not_kept else ""
-        return cls(backend, replace(entry, digest=sha256, note=unheard), model.ingredients, mark)
+        return cls(backend, replace(entry, digest=sha256, note=discard_note), model.ingredients, mark)
 
     @property
     def key(self) -> str:

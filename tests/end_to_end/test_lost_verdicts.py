@@ -116,8 +116,8 @@ def test_no_other_plugin_can_make_a_gate_vanish(measured: Project, name: str) ->
         test_gate=GATE if sentence == NEVER else BROKEN_GATE, test_score=score, conftest=f"import pytest\n\n{hook}\n"
     )
     outcome = measured.run("-p", "no:terminal").expect(1).says(f"ERROR: {sentence}")
-    unheard = "ERROR: the report of test_score.py::test_score never arrived"
-    assert (unheard in outcome.text) == (name == "not run"), outcome.text
+    discard_note = "ERROR: the report of test_score.py::test_score never arrived"
+    assert (discard_note in outcome.text) == (name == "not run"), outcome.text
 
 
 def test_an_early_exit_that_claims_success_is_not_believed(measured: Project) -> None:
