@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class SessionCode:
+class CachePolicy:
     """Says of each model whether its measurements may be kept.
 
     The user's code may patch a library whenever a test runs. So patches are looked for at each model, except for gates
@@ -101,7 +101,7 @@ class Resolver:
         self._described: dict[str, Model] = {}
         self._datasets: dict[tuple[str, str, str], tuple[Snapshot, Any]] = {}
         self.workers = options.workers  # processes that will load a model, and share the processors
-        self.names, self.code = Names(project, users_backends), SessionCode()
+        self.names, self.code = Names(project, users_backends), CachePolicy()
 
     def for_project(self, project: Project) -> Resolver:
         """Return the resolver of another project in the same session."""
