@@ -62,7 +62,7 @@ class Groups:
         """How much more noise the weights give rows of equal noise (Kish 1965): at least 1."""
         return float((self.weights**2).mean())
 
-    def stand_ins(self, values: Floats) -> Floats:
+    def pseudo_values(self, values: Floats) -> Floats:
         """Return the values that stand in for those of the rows, shape ``[rows]``."""
         means = np.bincount(self.number, weights=values) / np.bincount(self.number)
         of, clusters = self._clusters, int(self.cluster.max()) + 1
@@ -73,7 +73,7 @@ class Groups:
 
     def by_cluster(self, values: Floats) -> tuple[Floats, Ints]:
         """Return the sum of the stand-ins of each cluster, in at most 512, and its rows."""
-        return np.bincount(self.merged, weights=self.stand_ins(values)).astype(np.float64), np.bincount(self.merged)
+        return np.bincount(self.merged, weights=self.pseudo_values(values)).astype(np.float64), np.bincount(self.merged)
 
     @property
     def merged(self) -> Ints:
