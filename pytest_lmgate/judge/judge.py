@@ -41,7 +41,7 @@ from pytest_lmgate.settings.session import Options
 from pytest_lmgate.stats.comparison import Comparison
 from pytest_lmgate.stats.paired import known_differences, scored_differently
 
-_ANEW = "; if this is intended, update the baseline with --lmgate-update"
+_UPDATE_HINT = "; if this is intended, update the baseline with --lmgate-update"
 
 
 class Judge:
@@ -99,7 +99,7 @@ class Judge:
             if isinstance(gate, LimitGate):
                 verdict = self._by_limit(blank, gate, score)
             elif entry is not None:
-                verdict = self._judged(blank, gate, score, *self._with_entry(gate, score, entry, _ANEW), bound)
+                verdict = self._judged(blank, gate, score, *self._with_entry(gate, score, entry, _UPDATE_HINT), bound)
             elif bound.reference is None:
                 verdict = self._updated(blank, gate, score)
             else:
