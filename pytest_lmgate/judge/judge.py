@@ -283,6 +283,6 @@ def _expect(entry: BaselineEntry) -> Expect:
 
     def expect(known: Mapping[str, str]) -> None:
         if found := known_differences(known, entry.identity):
-            raise ComparisonError(f"cannot be compared with the {entry.words}: {'; '.join(found)}{_ANEW}")
+            raise ComparisonError(f"cannot be compared with the {entry.words}: {'; '.join(found)}{_UPDATE_HINT}")
 
     return expect
