@@ -339,7 +339,7 @@ class Measurements:
         what = f"--lmgate-verify: {measurement.words}"
         try:
             again = measurement.encode(self.again(measurement))
-            differs = difference(measurement.encode(found), again, max(map(_rounding, measurement.models)))
+            differs = differing_arrays(measurement.encode(found), again, max(map(_rounding, measurement.models)))
         except Exception as error:  # out of memory, say: the entry is not verified
             why = f"{type(error).__name__}: {error}"
             return escape_controls(f"{what}: cannot be measured again, so it was not verified: {why}", line=True)
@@ -443,7 +443,7 @@ def _proven(model: Model) -> Fingerprint:
     return Fingerprint.of("trials/1", model.ingredients)
 
 
-def difference(kept: StoredResult, again: StoredResult, rounding: float) -> str:
+def differing_arrays(kept: StoredResult, again: StoredResult, rounding: float) -> str:
     """Name the ingredients that differ, or that only one of them has."""
     for name in sorted(kept.arrays.keys() | again.arrays.keys()):
         one, other = kept.arrays.get(name), again.arrays.get(name)
@@ -465,8 +465,8 @@ def _beyond(one: NDArray[Any], other: NDArray[Any], rounding: float) -> str:
         allowed = rounding * (1 + float(np.abs(other).mean()) / 4) if is_rounded else 0.0
         if is_rounded and np.isin(other, (0, 1)).all():
             allowed += _NEAR_TIES / other.size
-        difference = float(np.abs(one - other).mean())
-        if difference <= allowed:
+        differing_arrays = float(np.abs(one - other).mean())
+        if differing_arrays <= allowed:
             return ""
         return (
             f"is {one.mean():.6g} on average in the cache and {other.mean():.6g} when measured again (mean difference "

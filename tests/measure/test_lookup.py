@@ -14,7 +14,7 @@ from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.engines.base import Model, ModelEntry, Runner
 from pytest_lmgate.engines.checkpoints import Architecture
 from pytest_lmgate.engines.transformers import _dtype, loading
-from pytest_lmgate.measure.lookup import Measurements, _rounding, difference
+from pytest_lmgate.measure.lookup import Measurements, _rounding, differing_arrays
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.decoding import parse_fixture_call
 from pytest_lmgate.settings.entries import ModelSpec
@@ -77,7 +77,9 @@ def test_rounding_is_that_of_the_dtype_a_model_computes_in(dtype: str, rounding:
 
 
 def _differs(one: Any, other: Any, rounding: float = 1e-4) -> bool:
-    return bool(difference(StoredResult({"nll": np.asarray(one)}), StoredResult({"nll": np.asarray(other)}), rounding))
+    return bool(
+        differing_arrays(StoredResult({"nll": np.asarray(one)}), StoredResult({"nll": np.asarray(other)}), rounding)
+    )
 
 
 def test_a_mean_difference_within_rounding_is_none_and_beyond_it_is_one() -> None:
@@ -105,14 +107,14 @@ def test_counts_shapes_names_and_facts_must_be_the_same() -> None:
     assert _differs([3, 4], [4, 3])
     assert _differs([1.0, 2.0], [1.0])
     entry = StoredResult({"nll": np.ones(3)}, {"texts": ["a", "b"], "targets": "ab"})
-    assert difference(entry, entry, 1e-4) == ""
-    assert difference(StoredResult({}, entry.facts), entry, 1e-4).startswith("nll is missing in the cache")
+    assert differing_arrays(entry, entry, 1e-4) == ""
+    assert differing_arrays(StoredResult({}, entry.facts), entry, 1e-4).startswith("nll is missing in the cache")
     for facts, said in (
         ({"texts": ["a", "c"], "targets": "ab"}, "texts, row 1, is 'c' in the cache and 'b' when measured again"),
         ({"texts": ["a"], "targets": "ab"}, "texts is ['a'] in the cache and ['a', 'b'] when measured again"),
         ({"texts": ["a", "b"]}, "targets is None in the cache and 'ab' when measured again"),
     ):
-        assert difference(StoredResult(entry.arrays, facts), entry, 1e-4) == said
+        assert differing_arrays(StoredResult(entry.arrays, facts), entry, 1e-4) == said
 
 
 def test_a_session_that_patched_a_library_meanwhile_verifies_nothing(

@@ -112,7 +112,7 @@ def calibrate(
 
 def calibrated(evaluator: Evaluator, gate: Gate, runs: int) -> Calibrated:
     """Measure the models of a gate `runs` times, or twice if they are deterministic."""
-    from pytest_lmgate.measure.lookup import difference
+    from pytest_lmgate.measure.lookup import differing_arrays
     from pytest_lmgate.stats.paired import compare
     from pytest_lmgate.tools.calibrate.power import calibrate_limit, calibrate_tolerance
 
@@ -125,7 +125,7 @@ def calibrated(evaluator: Evaluator, gate: Gate, runs: int) -> Calibrated:
             evaluator.log.note(f"run {number + 1} of {runs}: {one.what.model_name} on {one.what.dataset_name}")
             side.append(_run(evaluator, one, number))
             _require_noise(side[-1].score, gate)
-        if number == 1 and not any(difference(side[0].entry, side[1].entry, _ROUNDING) for side in sides):
+        if number == 1 and not any(differing_arrays(side[0].entry, side[1].entry, _ROUNDING) for side in sides):
             is_deterministic = True
             sides = [[side[0], replace(side[1], score=side[0].score)] for side in sides]  # less their rounding
             break
