@@ -164,7 +164,7 @@ def no_interval(clusters: int, clustered_by: str) -> str:
     )
 
 
-def judged(
+def decide(
     found: Comparison,
     tested: TestScale,
     bounds: Bounds,

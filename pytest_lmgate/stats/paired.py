@@ -20,7 +20,7 @@ from pytest_lmgate.arrays import Floats
 from pytest_lmgate.errors import ComparisonError, ConfigError, MetricInputError
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.stats.bootstrap import Resamples, Statistic, paired_bootstrap
-from pytest_lmgate.stats.comparison import POWER, Comparison, TestScale, blank_comparison, decide, judged, no_interval
+from pytest_lmgate.stats.comparison import POWER, Comparison, TestScale, blank_comparison, decide, no_interval
 from pytest_lmgate.stats.means import ClusteredMean, Rule, score_cdf, score_quantile, student_or_hall, t_quantile, tail
 from pytest_lmgate.stats.proportions import Changes, Outcomes, rows_without_change, tango_bounds, tango_z
 from pytest_lmgate.stats.sample import Sample, Scale
@@ -136,7 +136,7 @@ def _bootstrapped(metric: Statistic, candidate: Sample, reference: Sample, found
     found = replace(found, p_value=resampled.p_value if noise.stderr else None)
     tested = TestScale(found.degradation, tolerance.size)
     bounds, p_values = noise.bounds(found.confidence), noise.p_values(tolerance.size)
-    return judged(found, tested, bounds, noise.df, p_values, finite=noise.is_finite)
+    return decide(found, tested, bounds, noise.df, p_values, finite=noise.is_finite)
 
 
 def _ratios(differences: Floats, baselines: Floats) -> Floats:
@@ -181,7 +181,7 @@ def _compare_means(found: Comparison, candidate: Sample, reference: Sample, scal
     else:
         x = beyond / noise.stderr
         p_values = tail(x, noise.df, noise.skewness), tail(-x, noise.df, -noise.skewness)
-    return judged(found, tested, bounds, noise.df, p_values)
+    return decide(found, tested, bounds, noise.df, p_values)
 
 
 def _tested(
