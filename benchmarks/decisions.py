@@ -136,7 +136,7 @@ def _between(counts: Floats, means: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class Judged:
+class Trial:
     """A method's estimate of the change with its bounds, each of shape ``[repetitions]``.
 
     Attributes:
@@ -158,17 +158,17 @@ class Judged:
         return (self.low <= true) & (true <= self.high)
 
 
-def clustered(pairs: Pairs) -> Judged:
+def clustered(pairs: Pairs) -> Trial:
     """Ours: CR2 between documents, the wider of Student's and Hall's bounds, Bell-McCaffrey degrees of freedom."""
     return _clustered(pairs, skewed=True)
 
 
-def student(pairs: Pairs) -> Judged:
+def student(pairs: Pairs) -> Trial:
     """The same without Hall's correction: what skewed damage gets past."""
     return _clustered(pairs, skewed=False)
 
 
-def _clustered(pairs: Pairs, *, skewed: bool) -> Judged:
+def _clustered(pairs: Pairs, *, skewed: bool) -> Trial:
     total = pairs.counts.sum(axis=1)
     change = pairs.sums.sum(axis=1) / total
     scaled = (pairs.sums - change[:, None] * pairs.counts) / np.sqrt(1 - pairs.counts / total[:, None])
@@ -180,7 +180,7 @@ def _clustered(pairs: Pairs, *, skewed: bool) -> Judged:
         t = stdtrit(df, level)
         below, above = (np.maximum(t, _hall(t, side * skewness)) if skewed else t for side in (1, -1))
         ends += [change - below * stderr, change + above * stderr]
-    return Judged(change, *ends)
+    return Trial(change, *ends)
 
 
 def _skewness(residuals: Floats, n: Floats) -> Floats:
@@ -200,29 +200,29 @@ def _hall(t: Floats, skewness: Floats) -> Floats:
     return np.where(small, t, 3 / k * (np.cbrt(1 + k * (t - k / 6)) - 1))
 
 
-def fixed(pairs: Pairs) -> Judged:
+def fixed(pairs: Pairs) -> Trial:
     """What CI systems use: the measured change against the tolerance, no noise."""
     return _normal(pairs, np.zeros(len(pairs.sums)))
 
 
-def llama_cpp(pairs: Pairs) -> Judged:
+def llama_cpp(pairs: Pairs) -> Trial:
     """llama.cpp's ``u_r``: paired, every token independent."""
     return _normal(pairs, pairs.iid_variance)
 
 
-def unpaired(pairs: Pairs) -> Judged:
+def unpaired(pairs: Pairs) -> Trial:
     """A z-test of two means, each with the error of its own tokens, as if measured on different texts."""
     return _normal(pairs, 2 * pairs.own_variance + pairs.iid_variance)
 
 
-def _normal(pairs: Pairs, variance: Floats) -> Judged:
+def _normal(pairs: Pairs, variance: Floats) -> Trial:
     total = pairs.counts.sum(axis=1)
     change, stderr = pairs.sums.sum(axis=1) / total, np.sqrt(variance / (total - 1))
     one, two = (ndtri(level) * stderr for level in (CONFIDENCE, 0.5 + CONFIDENCE / 2))
-    return Judged(change, change - one, change + one, change - two, change + two)
+    return Trial(change, change - one, change + one, change - two, change + two)
 
 
-METHODS: dict[str, Callable[[Pairs], Judged]] = {
+METHODS: dict[str, Callable[[Pairs], Trial]] = {
     OURS: clustered,
     STUDENT: student,
     "fixed tolerance": fixed,
@@ -231,13 +231,13 @@ METHODS: dict[str, Callable[[Pairs], Judged]] = {
 }
 
 
-def decisions(judged: Judged) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+def decisions(judged: Trial) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
     """Return who passed, who failed, and whose build fails, each of shape ``[repetitions]``."""
     passed, failed = judged.upper <= LIMIT, judged.lower > LIMIT
     return passed, failed, failed | (~passed & (judged.change > LIMIT))
 
 
-def require_same_verdicts(pairs: Pairs, judged: Judged, count: int) -> None:
+def require_same_verdicts(pairs: Pairs, judged: Trial, count: int) -> None:
     """Judge the first `count` repetitions by the package itself.
 
     Raises:

@@ -29,7 +29,7 @@ from pytest_lmgate.settings.file import Project, read_gates
 from pytest_lmgate.settings.requests import Protocol
 
 if TYPE_CHECKING:
-    from pytest_lmgate.tools.fix.search import Fix, Judged, Limit
+    from pytest_lmgate.tools.fix.search import Fix, Limit, Trial
 
 _GGUF_TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
@@ -252,7 +252,7 @@ def _yaml(made: dict[str, Any], keep: str | None) -> str:
 def _data(
     found: Fix, names: Sequence[str], label: str, keep: str | None, made: dict[str, Any] | None
 ) -> dict[str, Any]:
-    def judged(each: Judged | None) -> dict[str, Any] | None:
+    def judged(each: Trial | None) -> dict[str, Any] | None:
         if each is None:
             return None
         value = {"mean": each.value.mean, "stderr": each.value.stderr, "upper": each.upper, "limit": each.limit}

@@ -100,10 +100,10 @@ class Limit:
             return f"KL {text}"
         return f"perplexity {text}" if self.metric == "ppl" else f"perplexity {'+' * (number >= 0)}{text}%"
 
-    def judge(self, found: DivergenceStatistics, floor: DivergenceStatistics | None = None) -> Judged:
+    def judge(self, found: DivergenceStatistics, floor: DivergenceStatistics | None = None) -> Trial:
         """Judge a model by the gate's rule; to pass, its bound must also hold if few rows lose much.
 
-        The `floor` is the model with all groups kept, by which `Judged.used` counts.
+        The `floor` is the model with all groups kept, by which `Trial.used` counts.
         """
         values, limit = self.values(found), self.size
         if limit is None:
@@ -113,7 +113,7 @@ class Limit:
         noise = found.mean(values)
         bounds = noise.bounds(self.confidence)
         if bounds is None:
-            return Judged("inconclusive", noise, limit, math.inf, math.inf)
+            return Trial("inconclusive", noise, limit, math.inf, math.inf)
         upper = max(bounds.upper, cautious_upper(*found.of_targets(values), noise, self.confidence))
         outcome: Outcome = "pass" if upper <= limit else "fail" if bounds.lower > limit else "inconclusive"
         base = 0.0 if floor is None else float(self.values(floor).mean())
@@ -122,11 +122,11 @@ class Limit:
             more = 1 + score_quantile(POWER, noise.df) / score_quantile(self.confidence, noise.df)
             side = upper if noise.mean <= limit else bounds.lower
             wanted = needed(noise.n, more * abs(side - noise.mean), abs(limit - noise.mean))
-        return Judged(outcome, noise, limit, upper, used, wanted)
+        return Trial(outcome, noise, limit, upper, used, wanted)
 
 
 @dataclass(frozen=True)
-class Judged:
+class Trial:
     """A model on some rows."""
 
     outcome: Outcome  # by the bounds
@@ -153,7 +153,7 @@ class Tried:
     kept: tuple[int, ...]
     extra: int
     kl: float
-    judged: Judged
+    judged: Trial
 
 
 @dataclass(frozen=True)
@@ -166,11 +166,11 @@ class Fix:
     groups: tuple[Group, ...]  # all that differ between the two models
     tried: tuple[Tried, ...]  # the candidate, then each set that was measured, in order
     chosen: Tried | None  # the set with the fewest extra bytes that passes on the search's half, if not the candidate
-    proof: Judged | None  # the chosen set on the other half; None if it is beyond the budget
+    proof: Trial | None  # the chosen set on the other half; None if it is beyond the budget
     rows: tuple[int, int]  # rows that the search read, and rows of the proof's half
     linear: tuple[str, ...] = ()  # paths of the modules to keep, the reference's, and of those that both have alike
     second: tuple[str, ...] = ()  # paths of the same modules that are rounded by the second config instead
-    floor: Judged | None = None  # the candidate with all groups kept, on the search's half, if not as in the reference
+    floor: Trial | None = None  # the candidate with all groups kept, on the search's half, if not as in the reference
     tensor_types: tuple[str, ...] = ()  # llama-quantize's options for the tensors to keep, if the models are GGUF files
     unit: str = "row"  # what is counted: ``row``, or ``window`` of a text without rows
     signature: str = ""  # how it is measured

@@ -13,15 +13,15 @@ import pytest
 from pytest_lmgate.settings.requests import Protocol
 from pytest_lmgate.stats.means import ClusteredMean
 from pytest_lmgate.tools.fix.page import FixReport
-from pytest_lmgate.tools.fix.search import Fix, Group, Judged, Limit, Tried
+from pytest_lmgate.tools.fix.search import Fix, Group, Limit, Trial, Tried
 from tests.report.browser import CHROMIUM, chromium
 from tests.report.hostile import HOSTILE
 
 
-def judged(value: float, limit: float, noise: float = 0.01) -> Judged:
+def judged(value: float, limit: float, noise: float = 0.01) -> Trial:
     lower, upper = value * (1 - noise), value * (1 + noise)
     outcome: Any = "pass" if upper <= limit else "fail" if lower > limit else "inconclusive"
-    return Judged(outcome, ClusteredMean(value, 5000, 150, noise, 149.0), limit, upper, upper / (limit or 1), 9000)
+    return Trial(outcome, ClusteredMean(value, 5000, 150, noise, 149.0), limit, upper, upper / (limit or 1), 9000)
 
 
 def report_of(

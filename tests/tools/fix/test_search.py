@@ -19,7 +19,7 @@ from pytest_lmgate.settings.requests import Protocol, Signature
 from pytest_lmgate.stats.means import ClusteredMean
 from pytest_lmgate.stats.paired import compare
 from pytest_lmgate.stats.sample import Scale
-from pytest_lmgate.tools.fix.search import Judged, Limit, Tried, cheapest, search_sets, split
+from pytest_lmgate.tools.fix.search import Limit, Trial, Tried, cheapest, search_sets, split
 
 DOCUMENT = Protocol("document")
 
@@ -48,7 +48,7 @@ def composed(costs: Any, extra: Any, limit: float, factor: float, joint: float =
         pairs = sum(math.sqrt(costs[one] * costs[two]) for one, two in itertools.pairwise(left) if two == one + 1)
         value = factor * sum(costs[index] for index in left) + joint * pairs
         outcome: Any = "pass" if value <= limit else "fail"
-        judged = Judged(outcome, ClusteredMean(value, 1, 2, 0.0, 1.0), limit, value, value / limit)
+        judged = Trial(outcome, ClusteredMean(value, 1, 2, 0.0, 1.0), limit, value, value / limit)
         return Tried(tuple(kept), int(sum(extra[index] for index in kept)), value, judged)
 
     return attempt
