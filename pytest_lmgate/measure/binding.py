@@ -314,7 +314,7 @@ def _require_columns(what: EvaluationSpec, data: DataRef) -> None:
 
 def _require_texts(how: TextRequest, scorer: TextMetric, model: ModelRef | None, data: DataRef | None) -> None:
     """Refuse what a metric of texts cannot use: an extraction that is not there, settings of generation, repeats."""
-    said = how.generation.said
+    said = how.generation.given
     if how.predictions is not None:
         if scorer.extraction:
             raise ConfigError.of("variant", "only a dataset has extractions (extract:), not given predictions")
@@ -322,7 +322,7 @@ def _require_texts(how: TextRequest, scorer: TextMetric, model: ModelRef | None,
         how.generation.settings()
     elif model is not None and model.function is not None:
         again = f"; name the dataset {data.name!r} a second time, without them"
-        for settings, hint in ((said, ""), (data.spec.said, again)):
+        for settings, hint in ((said, ""), (data.spec.given, again)):
             if settings:
                 words = ", ".join(f"{key}:{value}" for key, value in settings.items())
                 raise ConfigError(f"{words}: only a model has generation settings, not the {model.name}{hint}")

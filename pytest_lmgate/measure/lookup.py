@@ -444,7 +444,7 @@ def _proven(model: Model) -> Fingerprint:
 
 
 def differing_arrays(kept: StoredResult, again: StoredResult, rounding: float) -> str:
-    """Name the ingredients that differ, or that only one of them has."""
+    """Name the arrays that differ by more than rounding, or that only one of them has."""
     for name in sorted(kept.arrays.keys() | again.arrays.keys()):
         one, other = kept.arrays.get(name), again.arrays.get(name)
         if one is None or other is None or one.shape != other.shape:
@@ -465,8 +465,8 @@ def _beyond(one: NDArray[Any], other: NDArray[Any], rounding: float) -> str:
         allowed = rounding * (1 + float(np.abs(other).mean()) / 4) if is_rounded else 0.0
         if is_rounded and np.isin(other, (0, 1)).all():
             allowed += _NEAR_TIES / other.size
-        differing_arrays = float(np.abs(one - other).mean())
-        if differing_arrays <= allowed:
+        difference = float(np.abs(one - other).mean())
+        if difference <= allowed:
             return ""
         return (
             f"is {one.mean():.6g} on average in the cache and {other.mean():.6g} when measured again (mean difference "

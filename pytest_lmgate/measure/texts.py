@@ -128,7 +128,7 @@ class GeneratedTexts(Measurement["WrittenTexts"]):
     @cached_property
     def identity(self) -> dict[str, str]:
         # What the gate says is part of its entry in a baseline; what the dataset says is not.
-        of_gate, of_data = self.asked.generation.said, self.data.spec.said
+        of_gate, of_data = self.asked.generation.given, self.data.spec.given
         taken = ", ".join(f"{key}={value!r}" for key, value in of_data.items() if key not in of_gate)
         return identity_of_texts(self.data, self.asked, self.scorer) | ({"generation": taken} if taken else {})
 

@@ -228,14 +228,14 @@ class GenerationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     repeats: Positive | None = None
 
     @property
-    def said(self) -> dict[str, Any]:
-        """The settings that are said."""
+    def given(self) -> dict[str, Any]:
+        """The settings that were set explicitly."""
         values = {name: getattr(self, name) for name in GenerationRequest.__struct_fields__}
         return {name: value for name, value in values.items() if value is not None}
 
     def settings(self, defaults: GenerationRequest | None = None) -> GenerationSettings:
         """Return the settings; those that are not given come from `defaults`."""
-        return GenerationSettings(**{**(defaults.said if defaults is not None else {}), **self.said})
+        return GenerationSettings(**{**(defaults.given if defaults is not None else {}), **self.given})
 
 
 class GenerationSettings(GenerationRequest, frozen=True, forbid_unknown_fields=True):

@@ -20,7 +20,15 @@ from pytest_lmgate.arrays import Floats
 from pytest_lmgate.errors import ComparisonError, ConfigError, MetricInputError
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.stats.bootstrap import Resamples, Statistic, paired_bootstrap
-from pytest_lmgate.stats.comparison import POWER, Comparison, TestScale, blank_comparison, decide, no_interval
+from pytest_lmgate.stats.comparison import (
+    POWER,
+    Comparison,
+    TestScale,
+    blank_comparison,
+    decide,
+    decision_of,
+    no_interval,
+)
 from pytest_lmgate.stats.means import ClusteredMean, Rule, score_cdf, score_quantile, student_or_hall, t_quantile, tail
 from pytest_lmgate.stats.proportions import Changes, Outcomes, rows_without_change, tango_bounds, tango_z
 from pytest_lmgate.stats.sample import Sample, Scale
@@ -232,7 +240,7 @@ def _judged_by_changes(found: Comparison, changes: Changes, unit: float, df: flo
     z, size = score_quantile(found.confidence, df), found.tolerance.size * unit
     lower, upper = (bound / unit for bound in tango_bounds(changes, z))
     score = tango_z(changes, size) if size < 1 else -math.inf
-    decision = decide(lower, upper, found.tolerance)
+    decision = decision_of(lower, upper, found.tolerance)
     more = 1 + score_quantile(POWER, df) / z
     return replace(
         found,

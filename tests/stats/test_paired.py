@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pytest_lmgate.errors import ComparisonError, ConfigError, MetricInputError
 from pytest_lmgate.metrics import sacrebleu_metrics, texts
 from pytest_lmgate.settings.gates import Tolerance
-from pytest_lmgate.stats.comparison import Comparison, decide
+from pytest_lmgate.stats.comparison import Comparison, decision_of
 from pytest_lmgate.stats.paired import compare
 from pytest_lmgate.stats.proportions import Changes, Outcomes, tango_bounds
 from pytest_lmgate.stats.sample import Sample, Scale
@@ -368,9 +368,9 @@ def test_an_upper_bound_on_the_tolerance_itself_passes_and_a_lower_one_does_not_
 
     assert (at_the_upper.decision, below_it.decision) == ("pass", "inconclusive")
     five = Tolerance(0.05, relative=False)
-    assert decide(0.05, 0.05, five) == decide(-1.0, 0.05, five) == "pass"
-    assert decide(0.05, 0.06, five) == "inconclusive"
-    assert decide(math.nextafter(0.05, 1), 0.06, five) == "fail"
+    assert decision_of(0.05, 0.05, five) == decision_of(-1.0, 0.05, five) == "pass"
+    assert decision_of(0.05, 0.06, five) == "inconclusive"
+    assert decision_of(math.nextafter(0.05, 1), 0.06, five) == "fail"
 
 
 @pytest.mark.parametrize(("change", "build_fails"), [(0.005, False), (0.5, True), (-0.5, False)])
