@@ -86,9 +86,8 @@ class Job:
     metric: str = ""  # for which it is measured; others may use it too
     batch_size: int | str = "auto"  # requests per batch, or ``auto`` for as many tokens as the runner takes
     partial: StoredResult | None = None  # results of an interrupted run, if any
-    keep: Callable[[StoredResult], None] | None = (
-        None  # called with partial results now and then; None if they are not kept
-    )
+    # called with partial results now and then; None if they are not kept
+    keep: Callable[[StoredResult], None] | None = None
     log: Log = Log()
     # called after each batch with the sum so far; the measurement ends if it returns True
     stop_when: Callable[[float], bool] = lambda _: False
