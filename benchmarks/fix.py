@@ -42,14 +42,14 @@ from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
 from pytest_lmgate.settings.file import Project
-from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
+from pytest_lmgate.settings.requests import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.stats.means import skewness
 from pytest_lmgate.tools.fix.costs import bind_pair
 from pytest_lmgate.tools.fix.hybrids import By, Hybrids, Part
 from pytest_lmgate.tools.fix.search import Limit, fix, split
 
-PROTOCOL = Protocol("document")
+PROTOCOL = WindowProtocol("document")
 MODULES = {"qkv": "q_proj k_proj v_proj", "o": "o_proj", "up": "gate_proj up_proj", "down": "down_proj"}
 SHARES = (0.7, 0.5, 0.35, 0.25, 0.15, 0.08)  # of the candidate's KL: the limits
 KEEPS = 2

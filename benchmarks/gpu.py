@@ -29,7 +29,7 @@ from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.measure import loop
 from pytest_lmgate.measure.divergence import ModelPair, compare
-from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.requests import WindowProtocol
 from pytest_lmgate.windows.protocols import plan_windows
 from pytest_lmgate.windows.requests import window_requests
 from pytest_lmgate.windows.tokens import Streams
@@ -84,7 +84,7 @@ def make_model(shape: Shape, device: torch.device, dtype: torch.dtype = torch.bf
 def make_job(loaded: LoadedModel, shape: Shape, tokens: int, stride: int) -> Job:
     """Draw a stream of tokens, and plan its windows as a gate does."""
     streams = Streams((np.random.default_rng(0).integers(0, shape.vocabulary, tokens),), None)
-    windowing = Protocol(max_length=shape.context, stride=stride).windowing(shape.context, model="subject")
+    windowing = WindowProtocol(max_length=shape.context, stride=stride).windowing(shape.context, model="subject")
     return Job(loaded, streams, plan_windows(windowing, [tokens]), shape.context, stride)
 
 

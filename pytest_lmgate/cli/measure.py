@@ -26,7 +26,7 @@ from pytest_lmgate.settings.decoding import convert, parse_fixture_call
 from pytest_lmgate.settings.file import Project, YamlGate, load_project, read_gates
 from pytest_lmgate.settings.gates import untaken
 from pytest_lmgate.settings.metrics import METRICS, metric_called
-from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
+from pytest_lmgate.settings.requests import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.session import CacheKey, Options
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ def find_gate(file: Path, name: str) -> tuple[YamlGate, str]:
 
 def chosen_protocol(
     project: Project, names: Sequence[str], given: Mapping[str, str | None], others: Sequence[str] | None
-) -> Protocol:
+) -> WindowProtocol:
     """Return the protocol that is given, else that of the gates of lmgate.yaml on a candidate, its reference and data.
 
     Gates that name the reference go before those with a limit or a baseline.
@@ -265,23 +265,23 @@ def chosen_protocol(
     if asked:
         if several := next((key for key, values in asked.items() if len(values) > 1), None):
             raise typer.BadParameter(f"{several}: expected one value, got {len(asked[several])}")
-        return convert({key: value for key, (value,) in asked.items()}, Protocol)
+        return convert({key: value for key, (value,) in asked.items()}, WindowProtocol)
     candidate, reference, dataset = names
     gates, problems = read_gates(project.file) if project.file else ([], [])
     if problems:
         raise ConfigError(problems[0])
-    with_reference: dict[Protocol, str] = {}
-    without: dict[Protocol, str] = {}
+    with_reference: dict[WindowProtocol, str] = {}
+    without: dict[WindowProtocol, str] = {}
     for entry in gates:
         gate, evaluation = entry.gate, entry.gate.evaluation
         named = evaluation.reference or getattr(gate, "against", None)
         if (evaluation.model, evaluation.dataset) == (candidate, dataset) and named in (None, reference):
             request = evaluation.how
             protocol = request.protocol if isinstance(request, DivergenceRequest) else request
-            if isinstance(protocol, Protocol):
+            if isinstance(protocol, WindowProtocol):
                 windows = structs.replace(protocol, unit="token", average=None)
                 (without if named is None else with_reference).setdefault(windows, gate.label)
-    protocols = with_reference or without or {Protocol(): ""}
+    protocols = with_reference or without or {WindowProtocol(): ""}
     if len(protocols) > 1:
         raise ConfigError(
             f"{project.file}: its gates on {candidate!r} and {dataset!r} measure by several protocols "

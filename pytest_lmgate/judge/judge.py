@@ -36,7 +36,7 @@ from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.gates import Gate, LimitGate, NoRegression
 from pytest_lmgate.settings.metrics import METRICS
 from pytest_lmgate.settings.options import find_project_file
-from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
+from pytest_lmgate.settings.requests import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.stats.comparison import Comparison
 from pytest_lmgate.stats.paired import known_differences, scored_differently
@@ -227,7 +227,7 @@ class Judge:
         what = bound.bound.what
         how, reference = what.how, what.reference or (bound.reference.what.model if bound.reference else None)
         names = (what.model, what.dataset, reference)
-        if not isinstance(how, Protocol | DivergenceRequest) or not all(isinstance(name, str) for name in names):
+        if not isinstance(how, WindowProtocol | DivergenceRequest) or not all(isinstance(name, str) for name in names):
             return ""
         other = bound.bound.reference or (bound.reference.model if bound.reference else None)
         ours, theirs = (self.evaluator.resolver.model(ref) for ref in (bound.bound.model, other))
@@ -253,10 +253,10 @@ class Judge:
         )
 
 
-def _protocol_options(protocol: Protocol) -> list[str]:
+def _protocol_options(protocol: WindowProtocol) -> list[str]:
     """Return the options by which a command takes the windows of a protocol."""
     options = ["--protocol", protocol.name]
-    for field in structs.fields(Protocol):
+    for field in structs.fields(WindowProtocol):
         if field.name not in ("name", "unit", "average") and (value := getattr(protocol, field.name)) != field.default:
             has_option = field.name in ("max_length", "stride")
             written = "null" if value is None else str(value).lower()

@@ -27,7 +27,7 @@ from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import TextMetric, text_score
 from pytest_lmgate.settings.file import Project
 from pytest_lmgate.settings.gates import EvaluationSpec, Gate
-from pytest_lmgate.settings.requests import Protocol, TextRequest
+from pytest_lmgate.settings.requests import TextRequest, WindowProtocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.windows.tokens import PIN, Chats
 
@@ -215,8 +215,8 @@ class Evaluator:
         if not isinstance(measurement, CausalLikelihoods | Divergences):
             return
         asked, corpus = measurement.asked, measurement.data
-        protocol = asked if isinstance(asked, Protocol) else asked.protocol
-        if protocol.name == Protocol().name and protocol.stride is None and looks_like_documents(corpus):
+        protocol = asked if isinstance(asked, WindowProtocol) else asked.protocol
+        if protocol.name == WindowProtocol().name and protocol.stride is None and looks_like_documents(corpus):
             remark = f'{corpus.name}: {len(corpus.rows):,} rows were read as one text; protocol="document" reads them '
             remark += "one by one"
             if corpus.name in self.project.spec.datasets:

@@ -38,7 +38,14 @@ from pytest_lmgate.metrics.score import Score, make_score
 from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.metrics.texts import TextMetric, text_score
 from pytest_lmgate.settings.entries import DatasetSpec
-from pytest_lmgate.settings.requests import ChoiceRequest, MaskedRequest, Protocol, Signature, SignatureField, Windowing
+from pytest_lmgate.settings.requests import (
+    ChoiceRequest,
+    MaskedRequest,
+    Signature,
+    SignatureField,
+    Windowing,
+    WindowProtocol,
+)
 from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.choices import plan_choices
 from pytest_lmgate.windows.places import lost_characters, scored_sizes
@@ -65,13 +72,13 @@ class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
     """NLLs of a text's tokens under a causal model."""
 
     data: Corpus
-    asked: Protocol
+    asked: WindowProtocol
 
     def __post_init__(self) -> None:
         require(self.model, self.metric, "score", "causal")
 
     @classmethod
-    def require_arguments(cls, metric: str, dataset: str, spec: DatasetSpec, asked: Protocol) -> None:
+    def require_arguments(cls, metric: str, dataset: str, spec: DatasetSpec, asked: WindowProtocol) -> None:
         if spec.tokens is not None and asked.unit != "token":
             raise ConfigError(
                 f"dataset {dataset!r}: tokens: expected unit='token', got {asked.unit!r}, which compares models with "
@@ -225,12 +232,12 @@ class ConditionalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
     """
 
     data: DatasetRows
-    asked: Protocol
+    asked: WindowProtocol
 
     def __post_init__(self) -> None:
         require(self.model, self.metric, "score", "encoder-decoder")
-        plain, words = Protocol(unit=self.asked.unit), {"name": "protocol"}
-        given = [key for key in Protocol.__struct_fields__ if getattr(self.asked, key) != getattr(plain, key)]
+        plain, words = WindowProtocol(unit=self.asked.unit), {"name": "protocol"}
+        given = [key for key in WindowProtocol.__struct_fields__ if getattr(self.asked, key) != getattr(plain, key)]
         if given:
             raise ProtocolError(
                 f"{', '.join(words.get(key, key) for key in given)}: the encoder-decoder model {self.model.name!r} "

@@ -44,14 +44,14 @@ from pytest_lmgate.settings.requests import (
     DivergenceRequest,
     GenerationRequest,
     MaskedRequest,
-    Protocol,
     SelfDivergenceRequest,
     TextRequest,
+    WindowProtocol,
 )
 
 T = TypeVar("T", bound=msgspec.Struct)
 REQUESTS: Mapping[Statistics, type[msgspec.Struct]] = {
-    "likelihoods": Protocol,
+    "likelihoods": WindowProtocol,
     "pseudo-likelihoods": MaskedRequest,
     "choices": ChoiceRequest,
     "divergences": DivergenceRequest,
@@ -263,7 +263,7 @@ def _request(metric: str, row: Metric, given: dict[str, Any]) -> How:
         return structs.replace(request, options=options, generation=convert(generation, GenerationRequest), **texts)
     if row.measures == "divergences":
         own = {key: given.pop(key) for key in DivergenceRequest.__struct_fields__ if key != "protocol" and key in given}
-        return convert({**own, "protocol": convert(given, Protocol)}, DivergenceRequest)
+        return convert({**own, "protocol": convert(given, WindowProtocol)}, DivergenceRequest)
     found: How = convert(given, REQUESTS[row.measures])  # type: ignore[assignment]  # of How
     return found
 

@@ -20,12 +20,12 @@ from pytest_lmgate.settings.requests import (
     ChoiceRequest,
     DivergenceRequest,
     MaskedRequest,
-    Protocol,
     SelfDivergenceRequest,
     TextRequest,
+    WindowProtocol,
 )
 
-How = Protocol | TextRequest | ChoiceRequest | MaskedRequest | DivergenceRequest | SelfDivergenceRequest
+How = WindowProtocol | TextRequest | ChoiceRequest | MaskedRequest | DivergenceRequest | SelfDivergenceRequest
 Level = Annotated[float, Meta(gt=0.5, lt=1)]
 
 

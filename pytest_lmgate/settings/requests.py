@@ -84,7 +84,7 @@ Positive = Annotated[int, Meta(ge=1)]
 MaxLength = Annotated[int, Meta(ge=2)]
 
 
-class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+class WindowProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """A protocol as a marker, a fixture or lmgate.yaml asks for it; with a model's context it becomes a `Windowing`.
 
     Attributes:
@@ -327,7 +327,7 @@ class DivergenceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     """
 
     reference: Any
-    protocol: Protocol = Protocol()
+    protocol: WindowProtocol = WindowProtocol()
     statistic: Literal["mean", "median", "p90", "p95", "p99", "p99.9", "max"] = "mean"
     estimator: Literal["exact", "sampled"] = "exact"
     max_new_tokens: Positive | None = None
@@ -340,7 +340,7 @@ class DivergenceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
             raise ConfigError.of(
                 "statistic", f"estimator='sampled' gives the mean only, not {self.statistic!r}; use estimator='exact'"
             )
-        elif self.protocol != Protocol():
+        elif self.protocol != WindowProtocol():
             raise ConfigError.of(
                 "estimator", "'sampled' has no windows, so it takes no protocol: remove protocol, stride and max_length"
             )

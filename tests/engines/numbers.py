@@ -10,7 +10,7 @@ from pytest_lmgate.measure.loop import Job
 from pytest_lmgate.measure.measurement import planned_windows
 from pytest_lmgate.measure.scoring import score
 from pytest_lmgate.measure.texts import generate
-from pytest_lmgate.settings.requests import GenerationSettings, Protocol
+from pytest_lmgate.settings.requests import GenerationSettings, WindowProtocol
 from pytest_lmgate.windows.requests import Requests, window_requests
 from tests.engines.projects import CONTEXT, text_of
 
@@ -27,12 +27,12 @@ WAYS = [
 ]
 
 
-def requests_of(runner: Any, protocol: Protocol, corpus: Corpus = CORPUS) -> Requests:
+def requests_of(runner: Any, protocol: WindowProtocol, corpus: Corpus = CORPUS) -> Requests:
     streams, plan = planned_windows(corpus, protocol.windowing(CONTEXT, model="m"), runner.tokenizer, "m")
     return window_requests(streams, plan, corpus.name)
 
 
-def nll_of(runner: Any, protocol: Protocol) -> np.ndarray[Any, np.dtype[np.float64]]:
+def nll_of(runner: Any, protocol: WindowProtocol) -> np.ndarray[Any, np.dtype[np.float64]]:
     return score(runner, requests_of(runner, protocol), JOB).nll
 
 

@@ -10,12 +10,12 @@ from pytest_lmgate.engines.base import Backend, Model, ModelEntry, Runner
 from pytest_lmgate.errors import LmgateError, ModelError
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.settings.file import load_project
-from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.requests import WindowProtocol
 from pytest_lmgate.settings.session import Options
 from tests.engines.fair_die import Dice, Die
 from tests.measure.entries import perplexity
 
-PROTOCOL = Protocol(max_length=8)
+PROTOCOL = WindowProtocol(max_length=8)
 
 
 class _Engine(Dice):
@@ -105,7 +105,7 @@ def test_a_model_that_cannot_be_loaded_is_loaded_once_in_a_session_until_its_fil
         for window in (8, 4, 2):
             expected = rf"^model '{name}': its engine cannot load it: KeyError: 'sides' \(.*\.py:\d+\)$"
             with pytest.raises(ModelError, match=expected):
-                perplexity(evaluator, name, "text", Protocol(max_length=window))
+                perplexity(evaluator, name, "text", WindowProtocol(max_length=window))
     assert engine.loaded == ["two", "two-revised"]
 
     (tmp_path / "2.json").write_text('{"sides": 2}')

@@ -11,10 +11,10 @@ from pytest_lmgate.cache.files import read_sealed
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Store, StoredResult
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.settings.requests import Protocol, Unit
+from pytest_lmgate.settings.requests import Unit, WindowProtocol
 from tests.measure.entries import entry, perplexity
 
-PROTOCOL = Protocol(max_length=16, stride=8)
+PROTOCOL = WindowProtocol(max_length=16, stride=8)
 UNITS = get_args(Unit)
 
 
@@ -22,7 +22,7 @@ def _entries(workplace: Any, suffix: str = ".lmgate") -> list[Path]:
     return list((workplace.folder / ".lmgate_cache").glob(f"token-nll/*/*{suffix}"))
 
 
-def _measure(session: Any, model: Any = "float", dataset: Any = "text", protocol: Protocol = PROTOCOL) -> Score:
+def _measure(session: Any, model: Any = "float", dataset: Any = "text", protocol: WindowProtocol = PROTOCOL) -> Score:
     return perplexity(session.evaluator, model, dataset, protocol)
 
 
@@ -54,10 +54,10 @@ def test_the_second_time_it_is_found_in_this_session_and_in_the_next(workplace: 
 def test_units_and_averages_need_no_model(workplace: Any, loads: list[str]) -> None:
     _measure(workplace.session())
     session = workplace.session()
-    scores = {unit: _measure(session, protocol=Protocol(max_length=16, stride=8, unit=unit)) for unit in UNITS}
-    window = _measure(session, protocol=Protocol(max_length=16, stride=8, average="window"))
+    scores = {unit: _measure(session, protocol=WindowProtocol(max_length=16, stride=8, unit=unit)) for unit in UNITS}
+    window = _measure(session, protocol=WindowProtocol(max_length=16, stride=8, average="window"))
     bpb = perplexity(
-        session.evaluator, "float", "text", Protocol(max_length=16, stride=8, unit="bits_per_byte"), metric="bpb"
+        session.evaluator, "float", "text", WindowProtocol(max_length=16, stride=8, unit="bits_per_byte"), metric="bpb"
     )
     assert loads == ["float"]
     assert all(lookup.hit for lookup in session.evaluator.measurements.lookups)

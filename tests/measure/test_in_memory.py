@@ -12,11 +12,11 @@ from torch import nn
 import pytest_lmgate as lmgate
 from pytest_lmgate.errors import ProtocolError
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.requests import WindowProtocol
 from tests.measure.conftest import ALPHABET, TEXT, make_model, make_tokenizer
 from tests.measure.entries import perplexity
 
-PROTOCOL = Protocol(max_length=16, stride=8)
+PROTOCOL = WindowProtocol(max_length=16, stride=8)
 
 
 def _measure(session: Any, model: Any, tokenizer: Any = None, dataset: Any = (TEXT,)) -> Score:
@@ -111,4 +111,4 @@ def test_any_module_that_gives_logits_can_be_measured(workplace: Any) -> None:
     assert sure == pytest.approx(1 + len(ALPHABET) / math.exp(3), rel=1e-6)
     assert not sure.cached
     with pytest.raises(ProtocolError, match="has no context length"):
-        perplexity(session.evaluator, (_Counter(0.0), make_tokenizer()), ["abc"], Protocol())
+        perplexity(session.evaluator, (_Counter(0.0), make_tokenizer()), ["abc"], WindowProtocol())

@@ -18,7 +18,7 @@ from pytest_lmgate.measure.lookup import Measurements, _rounding, differing_arra
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.decoding import parse_fixture_call
 from pytest_lmgate.settings.entries import ModelSpec
-from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.requests import WindowProtocol
 from pytest_lmgate.settings.session import Options
 from tests.measure.conftest import make_model
 from tests.measure.entries import perplexity
@@ -120,7 +120,7 @@ def test_counts_shapes_names_and_facts_must_be_the_same() -> None:
 def test_a_session_that_patched_a_library_meanwhile_verifies_nothing(
     workplace: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    protocol = Protocol(max_length=16, stride=8)
+    protocol = WindowProtocol(max_length=16, stride=8)
     perplexity(workplace.session().evaluator, "float", "text", protocol)
     evaluator = workplace.session(verify=1).evaluator
     assert perplexity(evaluator, "float", "text", protocol).cached

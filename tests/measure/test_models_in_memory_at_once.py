@@ -13,11 +13,11 @@ from pytest_lmgate.engines.transformers import loading
 from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.measure import lookup as pool
 from pytest_lmgate.measure.lookup import ModelPool
-from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.requests import WindowProtocol
 from pytest_lmgate.windows.tokens import TokenizerFacts
 from tests.measure.entries import perplexity
 
-PROTOCOL = Protocol(max_length=16, stride=8)
+PROTOCOL = WindowProtocol(max_length=16, stride=8)
 
 
 class _Weights(Runner):

@@ -12,7 +12,7 @@ from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.targets import Targets, tags_of, targets_of
 from pytest_lmgate.settings.file import load_project
 from pytest_lmgate.settings.gates import EvaluationSpec
-from pytest_lmgate.settings.requests import MaskedRequest, Protocol
+from pytest_lmgate.settings.requests import MaskedRequest, WindowProtocol
 from pytest_lmgate.settings.session import Options
 from tests.end_to_end.writers import write_rows, writing_project
 from tests.measure.conftest import ROWS, TEXT
@@ -34,7 +34,7 @@ def spelled(found: Targets) -> list[str]:
 
 
 def causal(dataset: str = "text", **how: Any) -> EvaluationSpec:
-    return EvaluationSpec("ppl", "float", dataset, Protocol(**how))
+    return EvaluationSpec("ppl", "float", dataset, WindowProtocol(**how))
 
 
 def test_every_target_of_a_sliding_window_is_found_in_the_text(workplace: Any, loads: list[str]) -> None:
@@ -105,7 +105,7 @@ def test_masked_targets_are_found_in_the_pieces_of_their_rows(writers: Evaluator
 
 
 def test_the_targets_of_an_encoder_decoder_are_those_of_its_references(writers: Evaluator) -> None:
-    what = EvaluationSpec("ppl", "translator", "counting", Protocol())
+    what = EvaluationSpec("ppl", "translator", "counting", WindowProtocol())
     writers.evaluate(what)
     found = targets_of(writers, what, {})
     assert found.places is not None

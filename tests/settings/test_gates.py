@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.settings.decoding import parse_fixture_call, parse_marker
 from pytest_lmgate.settings.gates import EvaluationSpec, FixtureReference, LimitGate, Tolerance, fixture, model
-from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
+from pytest_lmgate.settings.requests import DivergenceRequest, WindowProtocol
 
 
 def test_every_argument_arrives_in_its_place() -> None:
     protocol = {"max_length": 1024, "unit": "word", "average": "token", "allow_beyond_context": True}
     protocol |= {"add_bos_token": None}
     gate = parse_marker("ppl_max", (), {"limit": 9, "dataset": "d", "model": "m", "protocol": "lm-eval", **protocol})
-    assert gate.evaluation == EvaluationSpec("ppl", "m", "d", Protocol(name="lm-eval", **protocol))
+    assert gate.evaluation == EvaluationSpec("ppl", "m", "d", WindowProtocol(name="lm-eval", **protocol))
     assert (gate.limit, type(gate.limit)) == (9.0, float)
 
 
@@ -107,7 +107,7 @@ def test_a_limit_gate_may_be_asked_for_a_confidence(marker: str) -> None:
 def test_the_reference_stands_behind_the_model() -> None:
     gate = parse_marker("kl_max", ("q", "p", "d", 0.1), {"stride": 8, "max_length": 16})
 
-    how = DivergenceRequest("p", Protocol(stride=8, max_length=16))
+    how = DivergenceRequest("p", WindowProtocol(stride=8, max_length=16))
     assert gate == LimitGate(marker="kl_max", evaluation=EvaluationSpec("kl", "q", "d", how), limit=0.1)
     assert (gate.label, gate.direction) == ("kl_max[q-p-d-max_length:16-stride:8]", "lower")
 

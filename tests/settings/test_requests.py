@@ -13,11 +13,11 @@ from pytest_lmgate.settings.decoding import parse_fixture_call, parse_marker
 from pytest_lmgate.settings.gates import EvaluationSpec, untaken
 from pytest_lmgate.settings.requests import (
     GenerationRequest,
-    Protocol,
     Signature,
     TextRequest,
     Unit,
     Windowing,
+    WindowProtocol,
 )
 from pytest_lmgate.windows.protocols import PROTOCOLS
 
@@ -127,42 +127,42 @@ def test_a_fixture_takes_texts_in_place_of_model_and_dataset_but_not_beside_them
 @pytest.mark.parametrize(
     ("protocol", "context", "windowing"),
     [
-        (Protocol(), 1024, Windowing("sliding", 1024, 512)),
-        (Protocol(), 2, Windowing("sliding", 2, 1)),
-        (Protocol(max_length=512, stride=128), 1024, Windowing("sliding", 512, 128)),
-        (Protocol(max_length=512), None, Windowing("sliding", 512, 256)),
-        (Protocol("disjoint"), 1024, Windowing("disjoint", 1024, 1024)),
-        (Protocol("bos-chunks"), 2048, Windowing("bos-chunks", 2048, 2048)),
-        (Protocol("gptq"), 4096, Windowing("gptq", 2048, 2048)),
-        (Protocol("gptq", max_length=1024), 1024, Windowing("gptq", 1024, 1024)),
-        (Protocol("llama.cpp"), 4096, Windowing("llama.cpp", 512, 512)),
-        (Protocol("lm-eval"), 1024, Windowing("lm-eval", 1024, 1024, False)),
-        (Protocol("lm-eval", add_bos_token=None), 1024, Windowing("lm-eval", 1024, 1024, None)),
-        (Protocol("document"), 1024, Windowing("document", 1024, 512)),
-        (Protocol(max_length=4096, allow_beyond_context=True), 2048, Windowing("sliding", 4096, 2048)),
-        (Protocol("gptq", allow_beyond_context=True), 1024, Windowing("gptq", 2048, 2048)),
+        (WindowProtocol(), 1024, Windowing("sliding", 1024, 512)),
+        (WindowProtocol(), 2, Windowing("sliding", 2, 1)),
+        (WindowProtocol(max_length=512, stride=128), 1024, Windowing("sliding", 512, 128)),
+        (WindowProtocol(max_length=512), None, Windowing("sliding", 512, 256)),
+        (WindowProtocol("disjoint"), 1024, Windowing("disjoint", 1024, 1024)),
+        (WindowProtocol("bos-chunks"), 2048, Windowing("bos-chunks", 2048, 2048)),
+        (WindowProtocol("gptq"), 4096, Windowing("gptq", 2048, 2048)),
+        (WindowProtocol("gptq", max_length=1024), 1024, Windowing("gptq", 1024, 1024)),
+        (WindowProtocol("llama.cpp"), 4096, Windowing("llama.cpp", 512, 512)),
+        (WindowProtocol("lm-eval"), 1024, Windowing("lm-eval", 1024, 1024, False)),
+        (WindowProtocol("lm-eval", add_bos_token=None), 1024, Windowing("lm-eval", 1024, 1024, None)),
+        (WindowProtocol("document"), 1024, Windowing("document", 1024, 512)),
+        (WindowProtocol(max_length=4096, allow_beyond_context=True), 2048, Windowing("sliding", 4096, 2048)),
+        (WindowProtocol("gptq", allow_beyond_context=True), 1024, Windowing("gptq", 2048, 2048)),
     ],
 )
 def test_what_is_not_said_comes_from_the_convention_or_the_model(
-    protocol: Protocol, context: int | None, windowing: Windowing
+    protocol: WindowProtocol, context: int | None, windowing: Windowing
 ) -> None:
     assert protocol.windowing(context, model="m") == windowing
 
 
 @given(length=st.integers(2, 4096), unit=st.sampled_from(UNITS))
 def test_a_stride_as_long_as_the_window_is_the_disjoint_protocol(length: int, unit: str) -> None:
-    sliding = Protocol(max_length=length, stride=length, unit=unit).windowing(None, model="m")
-    disjoint = Protocol("disjoint", max_length=length, unit=unit).windowing(None, model="m")
+    sliding = WindowProtocol(max_length=length, stride=length, unit=unit).windowing(None, model="m")
+    disjoint = WindowProtocol("disjoint", max_length=length, unit=unit).windowing(None, model="m")
     assert sliding == disjoint
     assert sliding.signature == f"protocol:disjoint|max_length:{length}"
 
 
 def test_unit_average_and_permission_are_not_part_of_the_windows() -> None:
-    plain = Protocol(max_length=64).windowing(128, model="m")
+    plain = WindowProtocol(max_length=64).windowing(128, model="m")
     for unit in UNITS:
-        assert Protocol(max_length=64, unit=unit).windowing(128, model="m") == plain
-    assert Protocol(max_length=64, average="window").windowing(128, model="m") == plain
-    assert Protocol(max_length=64, allow_beyond_context=True).windowing(128, model="m") == plain
+        assert WindowProtocol(max_length=64, unit=unit).windowing(128, model="m") == plain
+    assert WindowProtocol(max_length=64, average="window").windowing(128, model="m") == plain
+    assert WindowProtocol(max_length=64, allow_beyond_context=True).windowing(128, model="m") == plain
 
 
 @given(
@@ -176,7 +176,7 @@ def test_windows_are_within_the_context_and_strides_within_the_window_or_it_is_a
     name: str, max_length: int | None, stride: int | None, context: int | None, allow: bool
 ) -> None:
     try:
-        windowing = Protocol(name, max_length, stride, allow_beyond_context=allow).windowing(context, model="m")
+        windowing = WindowProtocol(name, max_length, stride, allow_beyond_context=allow).windowing(context, model="m")
     except ProtocolError:
         return
     assert 1 <= windowing.stride <= windowing.max_length
@@ -216,31 +216,36 @@ def test_a_windowing_says_what_its_protocol_fixes(
 )
 def test_a_convention_is_not_averaged_in_another_way_than_its_own(name: str, average: str, own: str) -> None:
     with pytest.raises(ProtocolError, match=f"^average: .*average='{own}' only"):
-        Protocol(name, average=average)
-    assert Protocol(name, average=own).average == own
+        WindowProtocol(name, average=average)
+    assert WindowProtocol(name, average=own).average == own
 
 
 @pytest.mark.parametrize("name", ["sliding", "disjoint", "document"])
 def test_the_mean_of_window_means_is_per_token_only(name: str) -> None:
-    assert Protocol(name, average="window").average == "window"
+    assert WindowProtocol(name, average="window").average == "window"
     with pytest.raises(ProtocolError, match=r"^unit: .*'word'"):
-        Protocol(name, average="window", unit="word")
+        WindowProtocol(name, average="window", unit="word")
     with pytest.raises(ProtocolError, match=r"^unit: .*'word'"):
-        Protocol("gptq", unit="word")
+        WindowProtocol("gptq", unit="word")
 
 
 @pytest.mark.parametrize(
     ("protocol", "context", "key", "fact"),
     [
-        (Protocol(), None, "max_length", "'int8' has no context length"),
-        (Protocol(max_length=1025), 1024, "max_length", "1025 is longer than the context of the model 'int8', 1024"),
-        (Protocol("gptq"), 1024, "max_length", "2048 (the default of protocol 'gptq')"),
-        (Protocol("llama.cpp"), 256, "max_length", "512 (the default of protocol 'llama.cpp')"),
-        (Protocol(stride=1025), 1024, "stride", "max_length=1024"),
+        (WindowProtocol(), None, "max_length", "'int8' has no context length"),
+        (
+            WindowProtocol(max_length=1025),
+            1024,
+            "max_length",
+            "1025 is longer than the context of the model 'int8', 1024",
+        ),
+        (WindowProtocol("gptq"), 1024, "max_length", "2048 (the default of protocol 'gptq')"),
+        (WindowProtocol("llama.cpp"), 256, "max_length", "512 (the default of protocol 'llama.cpp')"),
+        (WindowProtocol(stride=1025), 1024, "stride", "max_length=1024"),
     ],
 )
 def test_what_only_the_model_can_tell_is_refused_when_it_is_known(
-    protocol: Protocol, context: int | None, key: str, fact: str
+    protocol: WindowProtocol, context: int | None, key: str, fact: str
 ) -> None:
     with pytest.raises(ProtocolError) as raised:
         protocol.windowing(context, model="int8")

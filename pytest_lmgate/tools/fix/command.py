@@ -26,7 +26,7 @@ from pytest_lmgate.cli.measure import (
 from pytest_lmgate.errors import ConfigError, LmgateError, escape_controls
 from pytest_lmgate.report.formats import write_file
 from pytest_lmgate.settings.file import Project, read_gates
-from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.requests import WindowProtocol
 
 if TYPE_CHECKING:
     from pytest_lmgate.tools.fix.search import Fix, Limit, Trial
@@ -92,7 +92,7 @@ def fix(
             raise typer.BadParameter(
                 "--protocol, --stride, --max-length and --option: only with --kl; a gate has its own"
             )
-        chosen = Protocol() if kl is None else chosen_protocol(session.project, names, given, option)
+        chosen = WindowProtocol() if kl is None else chosen_protocol(session.project, names, given, option)
         limit, label = _limit(session.project, names, gate, kl, chosen)
         kept = None if keep is None else session.named(keep)
         inputs = [_path_of(session.project, name) for name in (*names, kept) if name is not None]
@@ -155,7 +155,7 @@ def _share(budget: str | None) -> float | None:
 
 
 def _limit(
-    project: Project, names: list[str], gate: str | None, kl: float | None, protocol: Protocol
+    project: Project, names: list[str], gate: str | None, kl: float | None, protocol: WindowProtocol
 ) -> tuple[Limit, str]:
     """Return what to reach, and its name: the gate that is asked for, the only one that fits, or a KL."""
     from pytest_lmgate.tools.fix.search import CONFIDENCE, Limit

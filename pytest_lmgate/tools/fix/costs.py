@@ -25,7 +25,7 @@ from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.loop import about
 from pytest_lmgate.metrics.divergence import Divergence, DivergenceStatistics, divergence
 from pytest_lmgate.settings.gates import EvaluationSpec
-from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
+from pytest_lmgate.settings.requests import DivergenceRequest, WindowProtocol
 from pytest_lmgate.stats.means import ClusteredMean
 from pytest_lmgate.windows.protocols import beginning, tokens_needed
 from pytest_lmgate.windows.tokens import TokenizerFacts
@@ -121,7 +121,7 @@ class Steps:
         return statistics
 
 
-def bind_pair(evaluator: Evaluator, names: Sequence[Any], protocol: Protocol) -> Bound:
+def bind_pair(evaluator: Evaluator, names: Sequence[Any], protocol: WindowProtocol) -> Bound:
     """Bind the comparison of a candidate with its reference on a dataset, in this order."""
     candidate, reference, dataset = names
     return evaluator.bind(EvaluationSpec("compare", candidate, dataset, DivergenceRequest(reference, protocol)))

@@ -29,7 +29,7 @@ from pytest_lmgate.measure.measurement import planned_windows
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
 from pytest_lmgate.metrics.score import distinct
 from pytest_lmgate.settings.gates import Gate, LimitGate
-from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
+from pytest_lmgate.settings.requests import DivergenceRequest, WindowProtocol
 from pytest_lmgate.stats.comparison import POWER, needed
 from pytest_lmgate.stats.means import MIN_BLOCKS, ClusteredMean, cautious_upper, score_quantile
 from pytest_lmgate.tools.fix.costs import SMALLEST, Steps, characters_per_token, require_parts
@@ -55,7 +55,7 @@ class Limit:
     metric: str  # ``kl``, ``ppl`` or ``ppl ratio``
     size: float | None  # in nats; None if it depends on the reference's perplexity, as `tolerance` does
     confidence: float  # one-sided level of each bound
-    protocol: Protocol
+    protocol: WindowProtocol
     by_value: bool = False  # whether the gate judges the value alone
     tolerance: float = 0.0  # in the perplexity's own unit
 
@@ -448,5 +448,5 @@ def _extra_bytes(
     return saved if keep_bits is None else [round(e.matrices[0] * (keep_bits - bits) / 8) for e in sizes], size
 
 
-def _is_by_token(how: Any) -> TypeGuard[Protocol]:
-    return isinstance(how, Protocol) and how.unit == "token" and (how.average or how.rules.averages[0]) == "token"
+def _is_by_token(how: Any) -> TypeGuard[WindowProtocol]:
+    return isinstance(how, WindowProtocol) and how.unit == "token" and (how.average or how.rules.averages[0]) == "token"

@@ -12,7 +12,7 @@ from pytest_lmgate.errors import LmgateError
 from pytest_lmgate.measure.divergence import ModelPair, compare
 from pytest_lmgate.measure.loop import Job
 from pytest_lmgate.measure.scoring import score
-from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.requests import WindowProtocol
 from pytest_lmgate.windows.requests import Request
 from tests.engines.contract.bench import MOST, QUIZ, ROWS, Bench
 from tests.engines.numbers import requests_of, texts_of
@@ -49,7 +49,7 @@ def test_every_token_has_its_nll_and_the_perplexity_is_that_of_the_protocol(benc
 )
 def test_a_row_has_the_same_number_in_any_batch(bench: Bench, how: dict[str, Any]) -> None:
     runner = bench.runner()
-    requests = requests_of(runner, Protocol(*how.values()))
+    requests = requests_of(runner, WindowProtocol(*how.values()))
     together = score(runner, requests, JOB).nll
     assert np.array_equal(together, score(runner, requests, JOB).nll)
     alone = score(runner, requests, Job(model="m", dataset="d", batch_size=1)).nll
@@ -59,7 +59,9 @@ def test_a_row_has_the_same_number_in_any_batch(bench: Bench, how: dict[str, Any
 def scored(bench: Bench, request: Request) -> np.ndarray[Any, Any]:
     runner = bench.runner()
     with runner.measuring():
-        runner.prepare(requests_of(runner, Protocol("lm-eval"), Corpus("d", (text_of(300),))))  # fills the context
+        runner.prepare(
+            requests_of(runner, WindowProtocol("lm-eval"), Corpus("d", (text_of(300),)))
+        )  # fills the context
         (found,) = runner.score([request])
     return np.asarray(found)
 
@@ -132,7 +134,7 @@ def test_what_it_draws_has_the_likelihoods_that_it_wrote_by_and_follows_them(ben
 @pytest.mark.parametrize("side_by_side", [True, False])
 def test_a_divergence_is_that_of_the_whole_distributions(bench: Bench, side_by_side: bool) -> None:
     p, q = bench.runner(), bench.runner("damaged")
-    requests = requests_of(p, Protocol("disjoint", 128), Corpus("d", tuple(ROWS[:2])))
+    requests = requests_of(p, WindowProtocol("disjoint", 128), Corpus("d", tuple(ROWS[:2])))
     pair = ModelPair(("p", "q"), lambda: p, lambda: q, side_by_side=side_by_side)
     found = dict(zip(COLUMNS, compare(pair, requests, JOB).T, strict=True))
     made = [requests.make(index) for index in range(len(requests))]
@@ -176,7 +178,7 @@ def test_a_model_in_another_precision_diverges_as_that_rounds(bench: Bench) -> N
 def test_a_row_has_the_same_number_in_any_batch_in_another_precision_too(bench: Bench) -> None:
     for name in bench.engine.rounded:
         runner = bench.runner(name)
-        requests = requests_of(runner, Protocol("document"))
+        requests = requests_of(runner, WindowProtocol("document"))
         together, alone = (score(runner, requests, replace(JOB, batch_size=size)).nll for size in ("auto", 1))
         # Half precision of torch rounds with the shape of a batch; scales of int8 may not.
         assert np.abs(together - alone).max() <= (0.1 if name == "bfloat16" else bench.engine.batching), name
@@ -188,7 +190,9 @@ def test_the_number_of_threads_changes_no_number_and_no_text(bench: Bench) -> No
         one, three = (bench.described(bench.entry(name, load={bench.engine.threads: count})).open() for count in (1, 3))
         # 513 tokens are a batch and one more, which flash attention of llama.cpp would share among the threads.
         corpus = Corpus("d", (text_of(190),))
-        nll = [score(each, requests_of(each, Protocol("disjoint", 514), corpus), JOB).nll for each in (one, three)]
+        nll = [
+            score(each, requests_of(each, WindowProtocol("disjoint", 514), corpus), JOB).nll for each in (one, three)
+        ]
         assert len(nll[0]) > 513
         assert np.array_equal(*nll), name
         texts = [texts_of(each, [text_of(180)], max_new_tokens=9) for each in (one, three)]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pytest_lmgate.data.corpus import Corpus
-from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.requests import WindowProtocol
 from pytest_lmgate.windows.protocols import WindowPlan
 from pytest_lmgate.windows.requests import window_requests
 from pytest_lmgate.windows.tokens import Streams
@@ -27,7 +27,7 @@ from pytest_lmgate.measure.loop import Job, Log
 from pytest_lmgate.measure.scoring import score
 from tests.engines.numbers import CORPUS, JOB, nll_of, requests_of, texts_of
 
-SLIDING = Protocol("sliding", 96, 32)
+SLIDING = WindowProtocol("sliding", 96, 32)
 
 
 def test_the_tokenizer_of_a_folder_gives_the_same_numbers_and_texts(opened: Callable[..., Any], files: Path) -> None:
@@ -54,7 +54,7 @@ def test_an_encoder_is_no_causal_model(files: Path) -> None:
 
 def test_the_factors_of_longrope_go_by_the_length_of_a_row_and_of_no_other(opened: Callable[..., Any]) -> None:
     reference, runner = opened("longrope"), opened("longrope.gguf")
-    rows, protocol = (text_of(185), *CORPUS.rows), Protocol("document")
+    rows, protocol = (text_of(185), *CORPUS.rows), WindowProtocol("document")
     assert len(runner.tokenizer.encode(rows[0], True)) > 512 > len(runner.tokenizer.encode(rows[1], True))
     said: list[str] = []
     requests = requests_of(runner, protocol, Corpus("d", rows))
@@ -104,7 +104,7 @@ def test_a_question_is_read_once_for_all_choices_of_one_token(
 
 def test_logits_come_a_batch_at_a_time(opened: Callable[..., Any]) -> None:
     runner = opened("f32.gguf", load={"n_batch": 32})
-    requests = requests_of(runner, Protocol("disjoint", 128))
+    requests = requests_of(runner, WindowProtocol("disjoint", 128))
     runner.prepare(requests)
     assert [len(logits) for _, _, logits in runner._read(requests.make(0))] == [32, 32, 32, 31]
 

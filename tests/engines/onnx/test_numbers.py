@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.requests import WindowProtocol
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is NOT installed; make test-onnx runs these tests")
 
@@ -20,7 +20,7 @@ from tests.engines.numbers import CORPUS, WAYS, nll_of, requests_of, texts_of
 from tests.engines.projects import described, text_of
 
 BY_OPTIMUM = str(Path(__file__).with_name("by_optimum"))
-WINDOWS = Protocol("sliding", 96, 32)
+WINDOWS = WindowProtocol("sliding", 96, 32)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def onnx(opened: Callable[..., Any]) -> Callable[..., Any]:
 
 def test_a_folder_that_optimum_made_has_the_numbers_of_its_checkpoint(opened: Callable[..., Any]) -> None:
     expected, found = opened(BY_OPTIMUM), opened(BY_OPTIMUM, backend="onnx")
-    for protocol in (WINDOWS, Protocol("llama.cpp", 64), Protocol("gptq", 128)):
+    for protocol in (WINDOWS, WindowProtocol("llama.cpp", 64), WindowProtocol("gptq", 128)):
         assert np.abs(nll_of(found, protocol) - nll_of(expected, protocol)).max() < 1e-4
     prompts = [text_of(length, length) for length in (3, 9)]
     for how in (WAYS[0], WAYS[-1]):
@@ -72,7 +72,7 @@ def test_one_of_several_files_is_chosen_by_name_or_path_also_below_the_config(
 def test_rows_that_share_an_int8_scale_are_read_alone_and_the_session_says_so(onnx: Callable[..., Any]) -> None:
     said: list[str] = []
     runner = onnx("int8")
-    for protocol in (Protocol("document"), WINDOWS):
+    for protocol in (WindowProtocol("document"), WINDOWS):
         requests = requests_of(runner, protocol)
         together = score(runner, requests, Job(model="m", dataset="d", log=Log(remark=said.append))).nll
         assert np.array_equal(together, score(runner, requests, Job(model="m", dataset="d", batch_size=1)).nll)
@@ -102,13 +102,13 @@ def test_windows_of_an_int8_model_are_read_as_far_as_the_protocols_program_reads
     ids = runner.tokenizer.ids(CORPUS.join.join(CORPUS.rows), special=False).tolist()
     some = [ids[begin : begin + 128] for begin in range(0, len(ids), 128)]
     whole, short = ([nll_of_a_loop(file, each[:end], each[1:]) for each in some] for end in (128, -1))
-    assert nll_of(runner, Protocol("disjoint", 128)) == pytest.approx(np.concatenate(whole), rel=1e-5, abs=1e-5)
+    assert nll_of(runner, WindowProtocol("disjoint", 128)) == pytest.approx(np.concatenate(whole), rel=1e-5, abs=1e-5)
     assert np.abs(np.concatenate(whole) - np.concatenate(short)).max() > 1e-3, "the last token changes the scale"
 
     # The harness leaves the last token out.
     rows = [runner.tokenizer.ids(row, special=False).tolist() for row in CORPUS.rows]
     expected = [nll for row in rows for nll in nll_of_a_loop(file, [runner.tokenizer.bos, *row[:-1]], row)]
-    assert nll_of(runner, Protocol("lm-eval")) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    assert nll_of(runner, WindowProtocol("lm-eval")) == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
 def test_a_vocabulary_whose_size_the_file_does_not_tell_is_asked_for(

@@ -16,12 +16,12 @@ pytest.importorskip("httpx2", reason="httpx2 is NOT installed; make test-server 
 
 from pytest_lmgate.engines import server
 from pytest_lmgate.errors import EngineError, LmgateError, ModelError
-from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.requests import WindowProtocol
 from tests.engines.numbers import nll_of, requests_of, texts_of
 from tests.engines.server import faulty as faults
 from tests.engines.server.faulty import NAME, FaultyServer, Spoil, changed_rows, changed_values, first
 
-PROTOCOL = Protocol("disjoint", 128)
+PROTOCOL = WindowProtocol("disjoint", 128)
 PROBE = 6 + 2 * 4  # requests of the experiment: six texts, and four that are drawn and read
 QUICK = {"context": 642, "retries": 1, "timeout": 5}
 

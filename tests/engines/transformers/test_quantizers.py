@@ -17,7 +17,7 @@ from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.settings.file import load_project
-from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
+from pytest_lmgate.settings.requests import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.tools.fix.costs import bind_pair
 from pytest_lmgate.tools.fix.hybrids import Hybrids
@@ -29,7 +29,7 @@ bitsandbytes = pytest.importorskip("bitsandbytes")
 
 NF4 = "{load_in_4bit: true, bnb_4bit_quant_type: nf4}"
 INT8 = "{load_in_8bit: true, llm_int8_threshold: 0.0}"
-DOCUMENT = Protocol("document")
+DOCUMENT = WindowProtocol("document")
 NF4_HEAD_TOO = "{load_in_4bit: true, bnb_4bit_quant_type: nf4, llm_int8_skip_modules: [none]}"
 
 

@@ -21,7 +21,7 @@ from pytest_lmgate.errors import LmgateError
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.settings.file import load_project
-from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
+from pytest_lmgate.settings.requests import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.tools.fix.search import split
 from tests.end_to_end.projects import environment
@@ -179,7 +179,7 @@ def test_damaged_groups_of_3_bits_are_kept_in_8_where_a_model_in_8_bits_is_given
 def kl(evaluator: Evaluator, model: Any, rows: Any) -> float:
     """The mean divergence of a model from `float`, measured by itself."""
     p, q = evaluator.resolver.model("float"), evaluator.resolver.model(model)
-    request = DivergenceRequest("float", Protocol("document"))
+    request = DivergenceRequest("float", WindowProtocol("document"))
     return float(evaluator.measurements.again(Divergences("compare", q, rows, request, p)).kl.mean())
 
 

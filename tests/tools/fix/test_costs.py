@@ -19,7 +19,7 @@ from pytest_lmgate.judge.judge import Judge
 from pytest_lmgate.measure import lookup as pool
 from pytest_lmgate.settings.decoding import parse_marker
 from pytest_lmgate.settings.gates import LimitGate
-from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.requests import WindowProtocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.tools.fix import costs as why_module
 from pytest_lmgate.tools.fix.costs import Why, bind_pair, standing_out, why
@@ -80,7 +80,7 @@ def text(words: int, seed: int = 0) -> str:
 
 
 def measured(workplace: Workplace, candidate: Any, reference: Any, *, rows: Sequence[str] = (), **settings: Any) -> Why:
-    asked = {"protocol": Protocol("disjoint"), "tokens": 600, "seconds": 600.0, **settings}
+    asked = {"protocol": WindowProtocol("disjoint"), "tokens": 600, "seconds": 600.0, **settings}
     tokenizer = make_tokenizer()
     evaluator = workplace.session().evaluator
     names = (candidate, tokenizer), (reference, tokenizer), list(rows or [text(400)])
@@ -186,7 +186,7 @@ def test_models_that_do_not_fit_in_memory_together_are_refused(
     evaluator = of_files(workplace).session().evaluator
     monkeypatch.setattr(pool, "available_bytes", lambda _: 0)
     with pytest.raises(ModelError, match=r"^'float' and 'models/int4' do not fit in memory together$"):
-        why(evaluator, bind_pair(evaluator, INT4, Protocol("disjoint")), tokens=600, seconds=600.0)
+        why(evaluator, bind_pair(evaluator, INT4, WindowProtocol("disjoint")), tokens=600, seconds=600.0)
 
 
 def test_hybrids_of_models_from_files_come_from_the_cache_the_second_time(workplace: Workplace) -> None:
@@ -194,7 +194,7 @@ def test_hybrids_of_models_from_files_come_from_the_cache_the_second_time(workpl
 
     def run() -> tuple[Why, int]:
         evaluator = workplace.session().evaluator
-        found = why(evaluator, bind_pair(evaluator, INT4, Protocol("disjoint")), tokens=600, seconds=600.0)
+        found = why(evaluator, bind_pair(evaluator, INT4, WindowProtocol("disjoint")), tokens=600, seconds=600.0)
         return found, sum(not lookup.hit for lookup in evaluator.measurements.lookups)
 
     (first, missed), (again, missed_again) = run(), run()

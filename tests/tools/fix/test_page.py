@@ -10,7 +10,7 @@ from typing import Any
 import html5lib
 import pytest
 
-from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.requests import WindowProtocol
 from pytest_lmgate.stats.means import ClusteredMean
 from pytest_lmgate.tools.fix.page import FixReport
 from pytest_lmgate.tools.fix.search import Fix, Group, Limit, Trial, Tried
@@ -34,7 +34,7 @@ def report_of(
     tried = tuple(Tried(tuple(range(count)), *one, judged(one[1], limit)) for count, one in enumerate(sets))
     passing = [each for each in tried[1:] if each.judged.outcome == "pass"]
     chosen = min(passing, key=lambda each: each.extra) if passing else None
-    found = Fix(Limit(metric, limit, 0.95, Protocol()), 1000, budget, groups, tried, chosen, None, (148, 152))
+    found = Fix(Limit(metric, limit, 0.95, WindowProtocol()), 1000, budget, groups, tried, chosen, None, (148, 152))
     if proof is not None:
         found = replace(found, proof=judged(proof, limit))
     return FixReport(found, "int4 against float on rows: the gate", "float", "a: <b>\n" if proof else "")

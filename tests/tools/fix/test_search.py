@@ -15,13 +15,13 @@ from pytest_lmgate.judge.verdict import judge_bounds
 from pytest_lmgate.metrics.divergence import DivergenceStatistics, kl
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.decoding import parse_marker
-from pytest_lmgate.settings.requests import Protocol, Signature
+from pytest_lmgate.settings.requests import Signature, WindowProtocol
 from pytest_lmgate.stats.means import ClusteredMean
 from pytest_lmgate.stats.paired import compare
 from pytest_lmgate.stats.sample import Scale
 from pytest_lmgate.tools.fix.search import Limit, Trial, Tried, cheapest, search_sets, split
 
-DOCUMENT = Protocol("document")
+DOCUMENT = WindowProtocol("document")
 
 
 @pytest.mark.parametrize("seed", range(10))
