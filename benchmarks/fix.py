@@ -42,7 +42,7 @@ from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
 from pytest_lmgate.settings.file import Project
-from pytest_lmgate.settings.requests import DivergenceRequest, WindowProtocol
+from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.stats.means import skewness
 from pytest_lmgate.tools.fix.costs import bind_pair

@@ -29,7 +29,7 @@ from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.measure import loop
 from pytest_lmgate.measure.divergence import ModelPair, compare
-from pytest_lmgate.settings.requests import WindowProtocol
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.windows.protocols import plan_windows
 from pytest_lmgate.windows.requests import window_requests
 from pytest_lmgate.windows.tokens import Streams

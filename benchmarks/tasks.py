@@ -120,7 +120,7 @@ def compare_texts(lm: Any, loaded: Any, args: argparse.Namespace) -> bool:
     from pytest_lmgate.engines.transformers.runner import TransformersRunner
     from pytest_lmgate.measure.loop import Job
     from pytest_lmgate.measure.texts import generate
-    from pytest_lmgate.settings.requests import GenerationSettings
+    from pytest_lmgate.settings.gate_options import GenerationSettings
 
     words = Words()
     before = words(EXAMPLES)

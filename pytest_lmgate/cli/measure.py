@@ -24,9 +24,9 @@ from pytest_lmgate.errors import ConfigError, EngineError, nearest
 from pytest_lmgate.report.text import ProgressLine, table
 from pytest_lmgate.settings.decoding import convert, parse_fixture_call
 from pytest_lmgate.settings.file import Project, YamlGate, load_project, read_gates
+from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.gates import untaken
 from pytest_lmgate.settings.metrics import METRICS, metric_called
-from pytest_lmgate.settings.requests import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.session import CacheKey, Options
 
 if TYPE_CHECKING:

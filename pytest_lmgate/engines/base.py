@@ -45,7 +45,7 @@ from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.errors import ConfigError, ModelError, nearest
 from pytest_lmgate.identity.files import Snapshot
 from pytest_lmgate.settings.entries import ModelSpec
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.requests import Request, Requests
 from pytest_lmgate.windows.tokens import PromptIds, TokenizerFacts
 

@@ -33,10 +33,10 @@ from pytest_lmgate.measure.binding import Bound, BoundGate
 from pytest_lmgate.measure.evaluator import Evaluator, Expect
 from pytest_lmgate.measure.targets import PlacesCache
 from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.gates import Gate, LimitGate, NoRegression
 from pytest_lmgate.settings.metrics import METRICS
 from pytest_lmgate.settings.options import find_project_file
-from pytest_lmgate.settings.requests import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.stats.comparison import Comparison
 from pytest_lmgate.stats.paired import known_differences, scored_differently

@@ -31,14 +31,14 @@ from pytest_lmgate.measure.texts import GeneratedTexts, require_extraction, text
 from pytest_lmgate.metrics.texts import TextMetric
 from pytest_lmgate.settings.entries import DATA_SUFFIXES, DatasetSpec, ModelSpec, is_task_metric
 from pytest_lmgate.settings.file import Project
-from pytest_lmgate.settings.gates import EvaluationSpec, FixtureReference, Gate, How, RevisedModel
-from pytest_lmgate.settings.requests import (
+from pytest_lmgate.settings.gate_options import (
     ChoiceRequest,
     DivergenceRequest,
     MaskedRequest,
     SelfDivergenceRequest,
     TextRequest,
 )
+from pytest_lmgate.settings.gates import EvaluationSpec, FixtureReference, Gate, How, RevisedModel
 
 Metrics = Mapping[str, TextMetric]  # those that users registered, by name
 _EXPECTED_MODEL = (

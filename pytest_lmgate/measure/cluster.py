@@ -19,7 +19,7 @@ from pytest_lmgate.identity.code import replaced_in_libraries, summarize
 from pytest_lmgate.measure.divergence import RemoteRunner
 from pytest_lmgate.measure.loop import Log
 from pytest_lmgate.measure.worker import Recipe, Task, Worker, comparing, outline, scoring, writing
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.settings.session import Executor
 from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.requests import Request, Requests

@@ -35,8 +35,8 @@ from pytest_lmgate.measure.scoring import TargetSink, prepared_to_score, require
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
 from pytest_lmgate.metrics.score import Score, make_score
 from pytest_lmgate.metrics.targets import TargetLayout
+from pytest_lmgate.settings.gate_options import DivergenceRequest, Signature, Windowing
 from pytest_lmgate.settings.metrics import METRICS
-from pytest_lmgate.settings.requests import DivergenceRequest, Signature, Windowing
 from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.protocols import tokenize
 from pytest_lmgate.windows.requests import Request, Requests, by_request, window_requests

@@ -26,8 +26,8 @@ from pytest_lmgate.metrics.divergence import Divergence, divergence
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import TextMetric, text_score
 from pytest_lmgate.settings.file import Project
+from pytest_lmgate.settings.gate_options import TextRequest, WindowProtocol
 from pytest_lmgate.settings.gates import EvaluationSpec, Gate
-from pytest_lmgate.settings.requests import TextRequest, WindowProtocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.windows.tokens import PIN, Chats
 

@@ -38,7 +38,7 @@ from pytest_lmgate.metrics.score import Score, make_score
 from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.metrics.texts import TextMetric, text_score
 from pytest_lmgate.settings.entries import DatasetSpec
-from pytest_lmgate.settings.requests import (
+from pytest_lmgate.settings.gate_options import (
     ChoiceRequest,
     MaskedRequest,
     Signature,

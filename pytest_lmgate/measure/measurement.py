@@ -26,8 +26,8 @@ from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.settings.entries import DatasetSpec
+from pytest_lmgate.settings.gate_options import Signature, SignatureField, Windowing
 from pytest_lmgate.settings.metrics import METRICS, Statistics
-from pytest_lmgate.settings.requests import Signature, SignatureField, Windowing
 from pytest_lmgate.windows.protocols import WindowPlan, plan_windows, tokenize
 from pytest_lmgate.windows.requests import row_targets
 from pytest_lmgate.windows.tokens import NO_CHATS, Chats, Streams, TokenizerFacts

@@ -23,8 +23,8 @@ from pytest_lmgate.measure.binding import Bound
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.measurement import Measurement
 from pytest_lmgate.measure.texts import GeneratedTexts
+from pytest_lmgate.settings.gate_options import Signature
 from pytest_lmgate.settings.gates import EvaluationSpec, FixtureReference
-from pytest_lmgate.settings.requests import Signature
 
 # Fields of a signature that are of a metric or its unit, and do not change what is measured.
 _OF_SCORES = ("average", "unit", "variant", "version")

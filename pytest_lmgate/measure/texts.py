@@ -37,8 +37,8 @@ from pytest_lmgate.metrics.score import AnswerCounts, Score
 from pytest_lmgate.metrics.texts import TextMetric, found_metric, require_repeats, text_score
 from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.settings.extraction import MultiChoiceRegex, Steps, extracted, texts_read, words_of
+from pytest_lmgate.settings.gate_options import GenerationSettings, TextRequest
 from pytest_lmgate.settings.metrics import METRICS
-from pytest_lmgate.settings.requests import GenerationSettings, TextRequest
 from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.tokens import NO_CHATS, Chats, PromptEncoder, PromptIds, TokenizerFacts
 

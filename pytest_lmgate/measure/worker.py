@@ -18,7 +18,7 @@ from pytest_lmgate.measure.divergence import compared, strictest
 from pytest_lmgate.measure.lookup import ModelPool
 from pytest_lmgate.measure.loop import explained
 from pytest_lmgate.measure.scoring import prepared_to_score
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.requests import Request, Requests
 from pytest_lmgate.windows.tokens import PromptIds, TokenizerFacts

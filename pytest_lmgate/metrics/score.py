@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from pytest_lmgate.errors import escape_controls
+from pytest_lmgate.settings.gate_options import Signature
 from pytest_lmgate.settings.metrics import METRICS, Direction
-from pytest_lmgate.settings.requests import Signature
 
 if TYPE_CHECKING:
     from pytest_lmgate.stats.sample import Sample

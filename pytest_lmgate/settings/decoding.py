@@ -19,6 +19,15 @@ import msgspec
 from msgspec import structs
 
 from pytest_lmgate.errors import ConfigError, nearest
+from pytest_lmgate.settings.gate_options import (
+    ChoiceRequest,
+    DivergenceRequest,
+    GenerationRequest,
+    MaskedRequest,
+    SelfDivergenceRequest,
+    TextRequest,
+    WindowProtocol,
+)
 from pytest_lmgate.settings.gates import (
     EvaluationSpec,
     Gate,
@@ -38,15 +47,6 @@ from pytest_lmgate.settings.metrics import (
     Metric,
     Statistics,
     metric_hint,
-)
-from pytest_lmgate.settings.requests import (
-    ChoiceRequest,
-    DivergenceRequest,
-    GenerationRequest,
-    MaskedRequest,
-    SelfDivergenceRequest,
-    TextRequest,
-    WindowProtocol,
 )
 
 T = TypeVar("T", bound=msgspec.Struct)

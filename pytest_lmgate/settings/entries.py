@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from pytest_lmgate.errors import ConfigError, nearest
 from pytest_lmgate.settings.extraction import Steps, read_extractions
-from pytest_lmgate.settings.requests import GenerationRequest
+from pytest_lmgate.settings.gate_options import GenerationRequest
 
 DEVICES = ("auto", "cuda", "mps", "cpu", "xpu")
 _DTYPES = {

@@ -15,8 +15,7 @@ from msgspec import Meta
 from msgspec.structs import fields, replace
 
 from pytest_lmgate.errors import ConfigError, encodable, escape_controls
-from pytest_lmgate.settings.metrics import MARKERS, METRICS, NO_REGRESSION, USERS_METRIC
-from pytest_lmgate.settings.requests import (
+from pytest_lmgate.settings.gate_options import (
     ChoiceRequest,
     DivergenceRequest,
     MaskedRequest,
@@ -24,6 +23,7 @@ from pytest_lmgate.settings.requests import (
     TextRequest,
     WindowProtocol,
 )
+from pytest_lmgate.settings.metrics import MARKERS, METRICS, NO_REGRESSION, USERS_METRIC
 
 How = WindowProtocol | TextRequest | ChoiceRequest | MaskedRequest | DivergenceRequest | SelfDivergenceRequest
 Level = Annotated[float, Meta(gt=0.5, lt=1)]

@@ -11,7 +11,7 @@ import numpy as np
 
 from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.data.corpus import Corpus
-from pytest_lmgate.settings.requests import Windowing
+from pytest_lmgate.settings.gate_options import Windowing
 from pytest_lmgate.windows.protocols import PROTOCOLS, WindowPlan, beginning, plan_windows
 from pytest_lmgate.windows.requests import Piece
 from pytest_lmgate.windows.tokens import Streams, TokenizerFacts, TokenSpans

@@ -1,6 +1,6 @@
 """Protocols: seven published conventions to read a text, cut it into windows and average. Sources: docs/protocols.md.
 
-A `Convention` is how a protocol reads and cuts a text; which arguments it takes is in `settings.requests`. `tokenize`
+A `Convention` is how a protocol reads and cuts a text; which arguments it takes is in `settings.gate_options`. `tokenize`
 reads a corpus by it, and `plan_windows` cuts the tokens into a `WindowPlan`. Pure: the tokenizer is passed in, and no
 model is loaded.
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pytest_lmgate.arrays import Ints
 from pytest_lmgate.data.corpus import Corpus, TextSizes
 from pytest_lmgate.errors import DataError, ModelError
-from pytest_lmgate.settings.requests import Windowing
+from pytest_lmgate.settings.gate_options import Windowing
 from pytest_lmgate.windows.tokens import Streams, TokenizerFacts, TokenSpans
 
 # Windows of one document: begin, end, first and prefix as in `WindowPlan`, shape ``[windows]`` each.

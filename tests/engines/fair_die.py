@@ -8,7 +8,7 @@ import numpy as np
 
 from pytest_lmgate.engines.base import Backend, Model, ModelEntry, Runner
 from pytest_lmgate.errors import ModelError
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.requests import Request
 from pytest_lmgate.windows.tokens import Placed, PromptIds, TokenizerFacts
 

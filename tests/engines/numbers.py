@@ -10,7 +10,7 @@ from pytest_lmgate.measure.loop import Job
 from pytest_lmgate.measure.measurement import planned_windows
 from pytest_lmgate.measure.scoring import score
 from pytest_lmgate.measure.texts import generate
-from pytest_lmgate.settings.requests import GenerationSettings, WindowProtocol
+from pytest_lmgate.settings.gate_options import GenerationSettings, WindowProtocol
 from pytest_lmgate.windows.requests import Requests, window_requests
 from tests.engines.projects import CONTEXT, text_of
 

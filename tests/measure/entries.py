@@ -11,8 +11,8 @@ import yaml
 
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.settings.gates import EvaluationSpec
-from pytest_lmgate.settings.requests import WindowProtocol
 from tests.end_to_end.projects import environment
 from tests.warm import warm_python
 

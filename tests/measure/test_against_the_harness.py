@@ -9,7 +9,7 @@ import pytest
 
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.engines.tokenizers import tokenizer_facts
-from pytest_lmgate.settings.requests import WindowProtocol
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.windows.protocols import plan_windows, tokenize
 from tests.engines.transformers.measuring import load, measure_nll
 from tests.measure.entries import by_the_harness

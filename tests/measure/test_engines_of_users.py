@@ -10,7 +10,7 @@ from pytest_lmgate.engines.base import Backend, Model, ModelEntry, Runner
 from pytest_lmgate.errors import LmgateError, ModelError
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.settings.file import load_project
-from pytest_lmgate.settings.requests import WindowProtocol
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.settings.session import Options
 from tests.engines.fair_die import Dice, Die
 from tests.measure.entries import perplexity

@@ -11,7 +11,7 @@ from pytest_lmgate.cache.files import read_sealed
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Store, StoredResult
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.settings.requests import Unit, WindowProtocol
+from pytest_lmgate.settings.gate_options import Unit, WindowProtocol
 from tests.measure.entries import entry, perplexity
 
 PROTOCOL = WindowProtocol(max_length=16, stride=8)

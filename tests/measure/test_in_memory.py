@@ -12,7 +12,7 @@ from torch import nn
 import pytest_lmgate as lmgate
 from pytest_lmgate.errors import ProtocolError
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.settings.requests import WindowProtocol
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from tests.measure.conftest import ALPHABET, TEXT, make_model, make_tokenizer
 from tests.measure.entries import perplexity
 

@@ -18,7 +18,7 @@ from pytest_lmgate.measure.lookup import Measurements, _rounding, differing_arra
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.decoding import parse_fixture_call
 from pytest_lmgate.settings.entries import ModelSpec
-from pytest_lmgate.settings.requests import WindowProtocol
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.settings.session import Options
 from tests.measure.conftest import make_model
 from tests.measure.entries import perplexity

@@ -13,7 +13,7 @@ from pytest_lmgate.engines.transformers import loading
 from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.measure import lookup as pool
 from pytest_lmgate.measure.lookup import ModelPool
-from pytest_lmgate.settings.requests import WindowProtocol
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.windows.tokens import TokenizerFacts
 from tests.measure.entries import perplexity
 

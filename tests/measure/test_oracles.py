@@ -16,7 +16,7 @@ from pytest_lmgate.measure.measurement import counted
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.entries import DatasetSpec
-from pytest_lmgate.settings.requests import Windowing, WindowProtocol
+from pytest_lmgate.settings.gate_options import Windowing, WindowProtocol
 from pytest_lmgate.windows.protocols import plan_windows, tokenize
 from pytest_lmgate.windows.tokens import Streams
 from tests.engines.transformers.measuring import load, measure_nll

@@ -13,8 +13,8 @@ from pytest_lmgate.cache.files import read_sealed, write_sealed
 from pytest_lmgate.engines.transformers import runner
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.measure import scoring
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.settings.gates import EvaluationSpec
-from pytest_lmgate.settings.requests import WindowProtocol
 from pytest_lmgate.settings.session import CacheKey
 from tests.models.looking_ahead import LookingAhead
 

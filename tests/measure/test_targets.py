@@ -11,8 +11,8 @@ import pytest
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.targets import Targets, tags_of, targets_of
 from pytest_lmgate.settings.file import load_project
+from pytest_lmgate.settings.gate_options import MaskedRequest, WindowProtocol
 from pytest_lmgate.settings.gates import EvaluationSpec
-from pytest_lmgate.settings.requests import MaskedRequest, WindowProtocol
 from pytest_lmgate.settings.session import Options
 from tests.end_to_end.writers import write_rows, writing_project
 from tests.measure.conftest import ROWS, TEXT

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.divergence import DivergenceStatistics, SampledStatistics, divergence, kl, top1
-from pytest_lmgate.settings.requests import Signature
+from pytest_lmgate.settings.gate_options import Signature
 from pytest_lmgate.stats.means import mean_of_blocks
 
 SIGNED = Signature([("s", None)])

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.settings.decoding import parse_fixture_call, parse_marker
+from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.gates import EvaluationSpec, FixtureReference, LimitGate, Tolerance, fixture, model
-from pytest_lmgate.settings.requests import DivergenceRequest, WindowProtocol
 
 
 def test_every_argument_arrives_in_its_place() -> None:

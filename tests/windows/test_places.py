@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_lmgate.data.corpus import Corpus, TextSizes
-from pytest_lmgate.settings.requests import PROTOCOL_RULES, Windowing
+from pytest_lmgate.settings.gate_options import PROTOCOL_RULES, Windowing
 from pytest_lmgate.windows.places import TargetPlaces, scored_sizes
 from pytest_lmgate.windows.protocols import WindowPlan, plan_windows, tokenize
 from pytest_lmgate.windows.tokens import Placed, Streams, TokenizerFacts, TokenSpans

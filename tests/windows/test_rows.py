@@ -10,7 +10,7 @@ import transformers
 
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.engines.tokenizers import tokenizer_facts
-from pytest_lmgate.settings.requests import PROTOCOL_RULES, Windowing
+from pytest_lmgate.settings.gate_options import PROTOCOL_RULES, Windowing
 from pytest_lmgate.windows.protocols import (
     plan_windows,
     row_begins,

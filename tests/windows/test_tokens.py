@@ -11,7 +11,7 @@ import pytest
 
 from pytest_lmgate.data.corpus import Corpus, TextSizes
 from pytest_lmgate.errors import DataError, ModelError
-from pytest_lmgate.settings.requests import PROTOCOL_RULES, Windowing
+from pytest_lmgate.settings.gate_options import PROTOCOL_RULES, Windowing
 from pytest_lmgate.windows.protocols import PROTOCOLS, beginning, tokenize
 from pytest_lmgate.windows.requests import Pair, pair_requests
 from pytest_lmgate.windows.tokens import Chats, TokenizerFacts, continued

@@ -24,7 +24,7 @@ from pytest_lmgate.engines.writing import ended_text
 from pytest_lmgate.errors import ConfigError, ModelError, OfflineError
 from pytest_lmgate.identity.code import versions
 from pytest_lmgate.settings.entries import ServerSpec
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.requests import Request, Requests
 from pytest_lmgate.windows.tokens import PromptIds
 

@@ -26,7 +26,7 @@ from pytest_lmgate.cli.measure import (
 from pytest_lmgate.errors import ConfigError, LmgateError, escape_controls
 from pytest_lmgate.report.formats import write_file
 from pytest_lmgate.settings.file import Project, read_gates
-from pytest_lmgate.settings.requests import WindowProtocol
+from pytest_lmgate.settings.gate_options import WindowProtocol
 
 if TYPE_CHECKING:
     from pytest_lmgate.tools.fix.search import Fix, Limit, Trial

@@ -24,8 +24,8 @@ from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.loop import about
 from pytest_lmgate.metrics.divergence import Divergence, DivergenceStatistics, divergence
+from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.gates import EvaluationSpec
-from pytest_lmgate.settings.requests import DivergenceRequest, WindowProtocol
 from pytest_lmgate.stats.means import ClusteredMean
 from pytest_lmgate.windows.protocols import beginning, tokens_needed
 from pytest_lmgate.windows.tokens import TokenizerFacts

@@ -28,8 +28,8 @@ from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.measurement import planned_windows
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
 from pytest_lmgate.metrics.score import distinct
+from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.gates import Gate, LimitGate
-from pytest_lmgate.settings.requests import DivergenceRequest, WindowProtocol
 from pytest_lmgate.stats.comparison import POWER, needed
 from pytest_lmgate.stats.means import MIN_BLOCKS, ClusteredMean, cautious_upper, score_quantile
 from pytest_lmgate.tools.fix.costs import SMALLEST, Steps, characters_per_token, require_parts

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pytest_lmgate.data.corpus import Corpus
-from pytest_lmgate.settings.requests import WindowProtocol
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.windows.protocols import WindowPlan
 from pytest_lmgate.windows.requests import window_requests
 from pytest_lmgate.windows.tokens import Streams

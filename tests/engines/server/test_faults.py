@@ -16,7 +16,7 @@ pytest.importorskip("httpx2", reason="httpx2 is NOT installed; make test-server 
 
 from pytest_lmgate.engines import server
 from pytest_lmgate.errors import EngineError, LmgateError, ModelError
-from pytest_lmgate.settings.requests import WindowProtocol
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from tests.engines.numbers import nll_of, requests_of, texts_of
 from tests.engines.server import faulty as faults
 from tests.engines.server.faulty import NAME, FaultyServer, Spoil, changed_rows, changed_values, first

@@ -25,7 +25,7 @@ from pytest_lmgate.measure.divergence import ModelPair, compare
 from pytest_lmgate.measure.loop import Job, Log
 from pytest_lmgate.measure.scoring import ScoringResult, score, try_out
 from pytest_lmgate.measure.texts import generate
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.protocols import WindowPlan
 from pytest_lmgate.windows.requests import Pair, Piece, Requests, masked_requests, pair_requests, window_requests
 from pytest_lmgate.windows.tokens import Chats, Streams

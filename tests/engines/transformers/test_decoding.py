@@ -10,7 +10,7 @@ from pytest_lmgate.engines.transformers import decoding
 from pytest_lmgate.engines.transformers.decoding import Decoding
 from pytest_lmgate.errors import ConfigError, ModelError
 from pytest_lmgate.measure.loop import Progress
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from tests.engines.transformers.writing import PROMPTS, TOKENIZER, alone, prompts, subject, written
 from tests.models.encoders import encoder_decoder, framed_tokenizer
 from tests.models.zoo import build, loaded, lora, word_tokenizer

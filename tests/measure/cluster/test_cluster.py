@@ -6,7 +6,7 @@ import pytest
 
 from pytest_lmgate.errors import EngineError, ModelError
 from pytest_lmgate.measure.loop import Progress
-from pytest_lmgate.settings.requests import WindowProtocol
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.settings.session import Executor
 from tests.measure.cluster.conftest import NODES, Dicing
 from tests.measure.entries import perplexity

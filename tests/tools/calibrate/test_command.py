@@ -17,8 +17,8 @@ from pytest_lmgate.engines.base import SAMPLING, Model, ModelEntry
 from pytest_lmgate.errors import ConfigError, LmgateError
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.settings.file import load_project
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.settings.gates import Tolerance
-from pytest_lmgate.settings.requests import GenerationSettings
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.stats.paired import compare
 from pytest_lmgate.stats.sample import ByRow, Sample, Scale

@@ -21,7 +21,7 @@ from pytest_lmgate.errors import LmgateError
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.settings.file import load_project
-from pytest_lmgate.settings.requests import DivergenceRequest, WindowProtocol
+from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.tools.fix.search import split
 from tests.end_to_end.projects import environment

@@ -18,8 +18,8 @@ from pytest_lmgate.judge.baseline import Baselines
 from pytest_lmgate.judge.judge import Judge
 from pytest_lmgate.measure import lookup as pool
 from pytest_lmgate.settings.decoding import parse_marker
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.settings.gates import LimitGate
-from pytest_lmgate.settings.requests import WindowProtocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.tools.fix import costs as why_module
 from pytest_lmgate.tools.fix.costs import Why, bind_pair, standing_out, why

@@ -10,7 +10,7 @@ from typing import Any
 import html5lib
 import pytest
 
-from pytest_lmgate.settings.requests import WindowProtocol
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.stats.means import ClusteredMean
 from pytest_lmgate.tools.fix.page import FixReport
 from pytest_lmgate.tools.fix.search import Fix, Group, Limit, Trial, Tried

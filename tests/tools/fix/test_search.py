@@ -15,7 +15,7 @@ from pytest_lmgate.judge.verdict import judge_bounds
 from pytest_lmgate.metrics.divergence import DivergenceStatistics, kl
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.decoding import parse_marker
-from pytest_lmgate.settings.requests import Signature, WindowProtocol
+from pytest_lmgate.settings.gate_options import Signature, WindowProtocol
 from pytest_lmgate.stats.means import ClusteredMean
 from pytest_lmgate.stats.paired import compare
 from pytest_lmgate.stats.sample import Scale

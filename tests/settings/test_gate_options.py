@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_lmgate.errors import ConfigError, ProtocolError
 from pytest_lmgate.settings.decoding import parse_fixture_call, parse_marker
-from pytest_lmgate.settings.gates import EvaluationSpec, untaken
-from pytest_lmgate.settings.requests import (
+from pytest_lmgate.settings.gate_options import (
     GenerationRequest,
     Signature,
     TextRequest,
@@ -19,6 +18,7 @@ from pytest_lmgate.settings.requests import (
     Windowing,
     WindowProtocol,
 )
+from pytest_lmgate.settings.gates import EvaluationSpec, untaken
 from pytest_lmgate.windows.protocols import PROTOCOLS
 
 UNITS = get_args(Unit)
