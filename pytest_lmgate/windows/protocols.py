@@ -1,8 +1,8 @@
 """Protocols: seven published conventions to read a text, cut it into windows and average. Sources: docs/protocols.md.
 
-A `Convention` is how a protocol reads and cuts a text; which arguments it takes is in `settings.gate_options`. `tokenize`
-reads a corpus by it, and `plan_windows` cuts the tokens into a `WindowPlan`. Pure: the tokenizer is passed in, and no
-model is loaded.
+A `Convention` is how a protocol reads and cuts a text; which arguments it takes is in `settings.gate_options`.
+`tokenize` reads a corpus by it, and `plan_windows` cuts the tokens into a `WindowPlan`. Pure: the tokenizer is passed
+in, and no model is loaded.
 
 A window is ``(begin, end, first)`` in the token stream of one document: the model reads ``t[begin:end]``, after a
 prefix token where `prefix` is set, and the targets ``t[first:end]`` are scored. The last token is only a target and

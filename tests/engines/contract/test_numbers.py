@@ -59,9 +59,8 @@ def test_a_row_has_the_same_number_in_any_batch(bench: Bench, how: dict[str, Any
 def scored(bench: Bench, request: Request) -> np.ndarray[Any, Any]:
     runner = bench.runner()
     with runner.measuring():
-        runner.prepare(
-            requests_of(runner, WindowProtocol("lm-eval"), Corpus("d", (text_of(300),)))
-        )  # fills the context
+        # It fills the context.
+        runner.prepare(requests_of(runner, WindowProtocol("lm-eval"), Corpus("d", (text_of(300),))))
         (found,) = runner.score([request])
     return np.asarray(found)
 
