@@ -62,8 +62,8 @@ def make_reference(seed: int) -> Any:
 
     torch.manual_seed(seed)
     config = transformers.LlamaConfig(
-        vocab_size=32, hidden_size=64, intermediate_size=128, num_hidden_layers=12, num_attention_heads=4,
-        max_position_embeddings=64, initializer_range=0.2, bos_token_id=31, eos_token_id=31,
+        vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=12, num_attention_heads=2,
+        max_position_embeddings=32, initializer_range=0.2, bos_token_id=31, eos_token_id=31,
     )  # fmt: skip
     return transformers.LlamaForCausalLM(config).eval()
 
@@ -105,7 +105,7 @@ def planted(seed: int, count: int, rows: int) -> tuple[list[str], list[str], str
     for module in candidate.modules():
         if getattr(module, "weight", None) is not None and id(module) not in damaged:
             quantize(module, bits=8)
-    texts = [" ".join(drawn.choices(WORDS, k=drawn.randint(10, 60))) for _ in range(rows)]
+    texts = [" ".join(drawn.choices(WORDS, k=drawn.randint(40, 240))) for _ in range(rows)]
     original = (reference, tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         evaluator = Evaluator(Project(Path(folder)), Options(Path(folder) / "cache"))

@@ -4,7 +4,6 @@
     python benchmarks/perplexity.py --only engine     # floor and published loop, in one process, by both shapes
     python benchmarks/perplexity.py --only engine --shapes body --strides 512
     python benchmarks/perplexity.py --only memory     # extra peak memory, a process each
-    python benchmarks/perplexity.py --only process    # whole processes; pip install lm_eval==0.4.13
 
 Exits with 1 if a requirement is broken, unless --no-check is given.
 """
@@ -12,8 +11,6 @@ Exits with 1 if a requirement is broken, unless --no-check is given.
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,46 +25,7 @@ SHARE_OF_FLOOR = 0.95
 TIMES_LOOP = 0.97
 SHORT = 3_000  # tokens of a text that feels the trials of a model
 SHARE_OF_MEMORY = 0.25
-TIMES_LM_EVAL = 3.0
-CACHED_SECONDS = 1.0
-_PARTS = ("engine", "memory", "process")
-HEAVY = ("torch", "transformers", "datasets", "pyarrow", "pandas", "scipy", "numpy")
-
-_PROJECT = """\
-models: {subject: {path: model, device: cpu, dtype: float32}}
-datasets: {text: {path: text.txt}}
-"""
-
-_TEST = """\
-import pytest
-
-
-@pytest.mark.ppl_max("subject", "text", 1e15, protocol="lm-eval", unit="word")
-def test_perplexity():
-    pass
-"""
-
-# Written as the process ends, so that it says what the whole session imported.
-_CONFTEST = """\
-import sys
-from pathlib import Path
-
-
-def pytest_unconfigure():
-    Path(__file__).with_name("imported.txt").write_text("\\n".join(sys.modules))
-"""
-
-_TASK = """\
-task: document
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {rows}}}}}
-test_split: test
-output_type: loglikelihood_rolling
-doc_to_text: ""
-doc_to_target: "{{{{text}}}}"
-metric_list:
-  - metric: word_perplexity
-"""
+_PARTS = ("engine", "memory")
 
 
 def engine(subject: Subject, shape: str, strides: Sequence[int], rounds: int, loop_rounds: int, threads: int) -> bool:
@@ -177,89 +135,6 @@ def memory(subject: Subject, stride: int, threads: int) -> bool:
     )
 
 
-class GateProject:
-    """A project with one gate on the subject, in the subject's folder."""
-
-    def __init__(self, subject: Subject, env: Mapping[str, str]) -> None:
-        self._folder, self._env = subject.folder, env
-        (self._folder / "lmgate.yaml").write_text(_PROJECT)
-        (self._folder / "test_gate.py").write_text(_TEST)
-        (self._folder / "conftest.py").write_text(_CONFTEST)
-        (self._folder / "pytest.ini").write_text("[pytest]\n")
-
-    def cold(self) -> float:
-        """Run pytest with an empty cache; return the perplexity."""
-        shutil.rmtree(self._folder / ".lmgate_cache", ignore_errors=True)
-        return self.cached()
-
-    def cached(self) -> float:
-        """Run pytest with what is in the cache; return the perplexity."""
-        report = self._folder / "report.json"
-        # Other plugins that happen to be installed are not what is measured.
-        command = [sys.executable, "-m", "pytest", "-p", "pytest_lmgate.plugin", f"--lmgate-report=json:{report}"]
-        _run(command, self._folder, {**self._env, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
-        return float(json.loads(report.read_bytes())["gates"][0]["value"])
-
-    def imported(self) -> set[str]:
-        """Modules that the last run had imported when it ended."""
-        return set((self._folder / "imported.txt").read_text().split())
-
-
-class LmEval:
-    """The harness on the same document, by a task of our own."""
-
-    def __init__(self, subject: Subject, batch_size: str, env: Mapping[str, str]) -> None:
-        self._out = subject.folder / f"lm_eval_{batch_size}"
-        tasks = subject.folder / "tasks"
-        tasks.mkdir(exist_ok=True)
-        (tasks / "document.yaml").write_text(_TASK.format(rows=subject.rows))
-        self._folder = subject.folder
-        self._env = {**env, "HF_DATASETS_CACHE": str(subject.folder / "datasets_cache")}
-        self._command = [
-            *(sys.executable, "-m", "lm_eval", "run", "--model", "hf", "--device", "cpu", "--batch_size", batch_size),
-            *("--model_args", f"pretrained={subject.model},dtype=float32,max_length={CONTEXT}"),
-            *("--tasks", "document", "--include_path", str(tasks), "--output_path", str(self._out)),
-        ]
-        self.word_perplexity = float("nan")
-
-    def run(self) -> float:
-        """Run it; return the word perplexity."""
-        shutil.rmtree(self._out, ignore_errors=True)
-        _run(self._command, self._folder, self._env)
-        (results,) = self._out.rglob("results_*.json")
-        self.word_perplexity = float(json.loads(results.read_bytes())["results"]["document"]["word_perplexity,none"])
-        return self.word_perplexity
-
-
-def process(subject: Subject, rounds: int, threads: int, batch_sizes: Sequence[str]) -> bool:
-    """Compare `pytest` with one gate and `lm_eval` on the same document, and look at a second run from the cache."""
-    gate = GateProject(subject, environment(subject, threads))
-    rivals = {
-        f"lm_eval, batch size {size}": LmEval(subject, size, environment(subject, threads)) for size in batch_sizes
-    }
-    # The first run of each fills the system's file cache and the harness's own cache of datasets.
-    value = gate.cold()
-    for name, rival in rivals.items():
-        if abs(rival.run() / value - 1) > 1e-4:
-            raise SystemExit(f"{name} found a word perplexity of {rival.word_perplexity}, the gate {value}")
-    timed = run_rounds(
-        {"pytest, nothing cached": gate.cold, **{name: rival.run for name, rival in rivals.items()}}, rounds
-    )
-    cached = run_rounds({"pytest, all cached": gate.cached}, max(rounds, 5))
-    ratio, best = min((timed.ratio(name, "pytest, nothing cached"), name) for name in rivals)
-    seconds = cached.median("pytest, all cached")
-    heavy = [name for name in HEAVY if name in gate.imported()]
-    return print_rows(
-        f"whole processes on one document, protocol lm-eval, word perplexity {value:,.0f} in both; {timed.note}",
-        [
-            *(Row(name, f"{timed.median(name):.2f} s") for name in timed.seconds),
-            Row(f"{best} / ours", f"{ratio:.2f}x", f">= {TIMES_LM_EVAL:.0f}x", ratio >= TIMES_LM_EVAL),
-            Row("pytest, all cached", f"{seconds:.2f} s", f"< {CACHED_SECONDS:.0f} s", seconds < CACHED_SECONDS),
-            Row("it imported", ", ".join(heavy) or "nothing heavy", "no torch", "torch" not in heavy),
-        ],
-    )
-
-
 def _check_equal(nll: object, losses: Sequence[float], targets: object) -> None:
     """Refuse to compare the speed of two programs that do not do the same: the loop's windows, weighed rightly."""
     import numpy as np
@@ -278,10 +153,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="rounds of floor and engine per stride")
     parser.add_argument("--loop-rounds", type=int, default=2, help="in how many of them the published loop runs")
     parser.add_argument("--memory-stride", type=int, default=512)
-    parser.add_argument("--process-rounds", type=int, default=3, help="rounds of whole processes")
-    parser.add_argument(
-        "--lm-eval-batch-sizes", nargs="+", default=["1"], metavar="N", help="the fastest is compared with (default: 1)"
-    )
     parser.add_argument("--peak", nargs=5, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -302,8 +173,6 @@ def main() -> int:
             subject = make_subject(Path(folder) / "whole", tokens=args.tokens)
             if "memory" in args.only:
                 holds &= memory(subject, args.memory_stride, args.threads)
-            if "process" in args.only:
-                holds &= process(subject, args.process_rounds, args.threads, args.lm_eval_batch_sizes)
         return holds
 
     return exit_status(args, compare)

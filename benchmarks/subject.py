@@ -18,7 +18,6 @@ __all__ = [
     "word_tokenizer",
 ]
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,11 +55,6 @@ class Subject:
         """The text, one word per token."""
         return self.folder / "text.txt"
 
-    @property
-    def rows(self) -> Path:
-        """The same text as the only row of a JSON-lines file."""
-        return self.folder / "text.jsonl"
-
 
 def make_subject(folder: Path, *, tokens: int, seed: int = 0, shape: str = "head") -> Subject:
     """Write the model, the tokenizer and the text into `folder`.
@@ -83,7 +77,6 @@ def make_subject(folder: Path, *, tokens: int, seed: int = 0, shape: str = "head
     drawn = np.random.default_rng(seed).choice(len(words), size=tokens, p=chance / chance.sum())
     text = " ".join(words[number] for number in drawn)
     subject.text.write_text(text, encoding="utf-8")
-    subject.rows.write_text(json.dumps({"text": text}) + "\n", encoding="utf-8")
     return subject
 
 
