@@ -48,66 +48,6 @@ def project(writing: Project) -> Project:
     return made.add("datasets", **entries).write(conftest=COUNT_MEASUREMENTS)
 
 
-def test_accuracy_is_the_share_of_rows_whose_right_choice_is_the_most_likely(project: Project) -> None:
-    project.write(
-        test_quiz="""
-            import pytest
-            import pytest_lmgate as lmgate
-
-            @pytest.mark.accuracy_min("counter", "quiz", 0.75)
-            @pytest.mark.accuracy_min("counter", "quiz", 0.75, variant="acc_norm")
-            def test_passes(): pass
-
-            @pytest.mark.accuracy_min("counter", "quiz", 0.7500001)
-            def test_fails(): pass
-
-            @pytest.mark.accuracy_min("even", "ties", 0.5)
-            @pytest.mark.accuracy_min("even", "ties", 0.3333, variant="acc_norm")
-            @pytest.mark.accuracy_min("even", "ties", 0.1666, variant="acc_bytes")
-            def test_ties_go_to_the_lowest_index(): pass
-
-            def test_scores(accuracy_of):
-                score = accuracy_of("even", "ties")
-                assert score.cached
-                assert score.details == pytest.approx({"acc": 3 / 6, "acc_norm": 2 / 6, "acc_bytes": 1 / 6})
-                assert accuracy_of("even", "ties", variant="acc_bytes") == pytest.approx(1 / 6)
-                assert (score.n, score.unit, score.direction) == (6, "row", "higher")
-                assert accuracy_of("counter", "columns") == 0.5, "the first column where it is right"
-                quiz, grouped = accuracy_of("counter", "quiz"), accuracy_of("counter", "grouped")
-                assert grouped == quiz == 0.75 and grouped.fingerprint == quiz.fingerprint
-                assert grouped.stderr != quiz.stderr
-                assert f"variant:acc|max_length:{CONTEXT}|delimiter:' '|" in quiz.signature
-
-            def test_rows_in_memory(accuracy_of):
-                rows = [
-                    {"question": "", "choices": ["one", "two"], "answer": 0},
-                    {"question": "two", "choices": ("one", "three"), "answer": 1},
-                ]
-                score = accuracy_of("counter", rows)
-                assert score == 1 and not score.cached, "the first word of a text is a tie, which the lowest index wins"
-                for row in rows:
-                    row["answer"] = 1 - row["answer"]
-                score = accuracy_of("counter", rows)
-                assert score == 0 and score.cached, "which answer is right is not asked of the model"
-                rows[1]["choices"] = ("one", "four")
-                assert not accuracy_of("counter", rows).cached
-        """.replace("{CONTEXT}", str(CONTEXT))
-    )
-    outcome = project.run("--lmgate-report", "json:report.json", "-W", "error").expect(1, passed=4, failed=1)
-    outcome.says("below the limit 0.7500001", "accuracy_min:acc_norm[counter-quiz]", "4 rows")
-    assert [(gate["value"], gate["verdict"]) for gate in project.report()["gates"]] == [
-        (0.75, "pass"), (0.75, "pass"), (0.75, "fail"),
-        (0.5, "pass"), (pytest.approx(1 / 3), "pass"), (pytest.approx(1 / 6), "pass"),
-    ]  # fmt: skip
-    assert project.measured == ["counter", "even", "counter", "counter", "counter"], (
-        "quiz, ties, columns, and two in memory"
-    )
-    again = project.run("--lmgate-explain-cache", "-k", "not test_scores and not memory", torch_free=True)
-    again.expect(1, passed=2, failed=1)
-    assert again.out.count(": hit\n") == 6
-    assert len(project.measured) == 5
-
-
 def test_what_cannot_be_answered_is_one_clear_error_and_fails_the_build(project: Project) -> None:
     asked = {"options": ["two", "five"], "label": 0, "t": "two"}
     for name, words in {"long": CONTEXT + 1, "shown": 2}.items():
@@ -192,10 +132,3 @@ def test_targets_several_questions_and_averages_of_groups_are_gated(project: Pro
     project.write(test_targets=marked(no_average="ppl_max('counter', 'averaged', 9)")).run().expect(4).says(
         "dataset 'averaged': average_by: "
     )
-
-
-def test_the_progress_of_an_accuracy_is_no_perplexity(project: Project) -> None:
-    with (project.folder / "conftest.py").open("a") as file:
-        file.write("\nfrom pytest_lmgate.report import text\ntext._LOG_SECONDS = text._TERMINAL_SECONDS = 0.0\n")
-    project.write(test_quiz=marked(gate="accuracy_min('counter', 'quiz', 0.5)"))
-    project.run().expect(0, passed=1).says("lmgate: counter on quiz: 100%, loss ").is_silent_on("ppl")
