@@ -12,38 +12,23 @@ QUIZ = [
     {"q": "류현진이", "options": ["던졌다.", "공을"], "label": "1", "a": "던졌다.", "b": "공을", "topic": "sport"},
     {"q": "今天", "options": ["天气", "好"], "label": 1, "a": "天气", "b": "好", "topic": "weather"},
 ]
-# To `even` these are equally likely. The second has the most characters, the third the most bytes.
-TIES = [{"q": "one", "options": ["two", "thirteen", "류현진이"], "label": label} for label in (0, 0, 0, 1, 1, 2)]
 
 
 @pytest.fixture
 def project(writing: Project) -> Project:
     made = writing
     write_rows(made, "quiz", QUIZ)
-    write_rows(made, "ties", TIES)
     write_rows(made, "targets", [{"q": "one", "t": "two three"}, {"q": "six", "t": "five"}])
     write_rows(
         made, "pronouns", [{"q": ["one", "five"], "t": "two", "a": 0}, {"q": ["one", "two"], "t": "three", "a": [1]}]
     )
     # Right three times of four in one topic, and once of two in the other: 0.625.
     write_rows(made, "topics", [*({**row, "topic": "x"} for row in QUIZ), *({**QUIZ[0], "label": at} for at in (0, 1))])
-    write_rows(
-        made, "spaced", [{"label": each["label"], "options": each["options"], "q": f" {each['q']}"} for each in QUIZ]
-    )
-    write_rows(made, "shots", [{"q": "six", "options": ["seven", "one"], "label": 0}])
     entries = {
         "quiz": "path: quiz.jsonl, question: q, choices: options, answer: label",
-        "grouped": "path: quiz.jsonl, question: q, choices: options, answer: label, cluster: topic",
-        "columns": 'path: quiz.jsonl, question: "seven {q}", choices: [a, b], answer: a',
-        "shown": "path: quiz.jsonl, question: q, choices: options, answer: label, examples: shots.jsonl",
-        "told": "path: quiz.jsonl, question: q, choices: options, answer: label, system: one",
-        "own": "path: quiz.jsonl, question: q, choices: options, answer: label, limit: 1, examples: ./quiz.jsonl",
-        "copied": "path: quiz.jsonl, question: q, choices: options, answer: label, examples: spaced.jsonl",
-        "chat": "path: quiz.jsonl, question: q, choices: options, answer: label, chat: true",
         "greedy": "path: targets.jsonl, question: q, target: t",
         "pronouns": "path: pronouns.jsonl, question: q, target: t, answer: a",
         "averaged": "path: topics.jsonl, question: q, choices: options, answer: label, average_by: topic",
-        "ties": "path: ties.jsonl, question: q, choices: options, answer: label",
     }
     return made.add("datasets", **entries).write(conftest=COUNT_MEASUREMENTS)
 

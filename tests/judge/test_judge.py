@@ -117,3 +117,12 @@ def test_an_exception_of_the_user_is_an_error_that_comes_back(project: Path) -> 
     verdict, unexpected = judge_in(project).judge(gate, "gate", "test")
     assert (verdict.verdict, verdict.message) == ("error", "RuntimeError: out of order")
     assert isinstance(unexpected, RuntimeError)
+
+
+def test_a_users_metric_of_a_single_row_has_no_bounds_to_judge_by(project: Path) -> None:
+    (project / "quiz.jsonl").write_text('{"question": "say 1", "answer": "1"}\n')
+    hits = TextMetric("hits", "higher", "hits|v:1", lambda *_: [[1.0]], value=lambda sums: float(sums[0]))
+    judge = judge_in(project, users_metrics={"hits": hits})
+    verdict = judged(judge, "metric_min", "hits", copier, "quiz", 0.5, confidence=0.95)
+    assert (verdict.verdict, verdict.value, verdict.interval) == ("inconclusive", 1.0, None)
+    assert judged(judge, "metric_min", "hits", copier, "quiz", 0.5).verdict == "pass"
