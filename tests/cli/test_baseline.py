@@ -1,6 +1,7 @@
 """``lmgate baseline``: shown, compared with a commit, renamed and pruned, by the file's own reader and writer."""
 
 import json
+import resource
 import subprocess
 from pathlib import Path
 
@@ -92,6 +93,17 @@ def test_diff_without_git_outside_of_a_repository_or_with_an_unknown_commit_says
     assert not (file.parent / "x").exists()
     git(file.parent, "commit", "-q", "--allow-empty", "-m", "empty")
     assert {each["is"] for each in json.loads(lmgate("diff", "--json").stdout)["changes"]} == {"new"}
+
+
+def test_a_baseline_that_cannot_be_written_is_an_error_that_names_it(file: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # as a disk that is full
+    said = failing("prune", "t.py::test_a")
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert f"{file}: cannot be written" in said
+    file.write_text("{}")
+    failing("prune", "x")
+    assert file.read_text() == "{}", "a file that is no baseline stays"
 
 
 def test_rename_moves_an_entry_and_refuses_what_is_not_there_and_what_is_there_already(

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+from pytest_lmgate.cache.files import hold
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Store, StoredResult
+from pytest_lmgate.cache.store import Store, StoredResult, lock_of
 from pytest_lmgate.cli.app import app
 from pytest_lmgate.cli.console import bytes_of
 from pytest_lmgate.errors import CacheError
@@ -114,6 +115,28 @@ def test_gc_removes_what_was_not_used_for_longest_until_the_rest_fits(store: Sto
     sizes = [path.stat().st_size for path in paths]
     assert "2 entries removed" in lmgate("gc", "--max-size", f"{sizes[1] + sizes[2]}B").stdout
     assert [path.exists() for path in (aside, *paths)] == [False, False, True, True]
+
+
+def test_gc_leaves_entries_that_are_being_measured_and_files_that_are_not_ours(store: Store, tmp_path: Path) -> None:
+    held, free = put(store, "held"), put(store, "free")
+    mine = held.with_name("notes.txt")
+    mine.write_text("mine")
+    (store.folder / "token-nll" / "readme.md").write_text("mine")
+    outside = tmp_path / "elsewhere" / "token-nll" / "ab"
+    outside.mkdir(parents=True)
+    other = outside / f"{'2' * 64}.lmgate"
+    other.write_bytes(free.read_bytes())
+    (store.folder / "linked").symlink_to(outside.parent)
+    (held.parent / f"{'3' * 64}.lmgate").symlink_to(other)
+    with hold(lock_of(store.folder, held.stem)):
+        out = lmgate("gc", "--max-size", "0").stdout
+    assert f"{held}: stays, since it is being measured" in out
+    assert "1 entry removed" in out
+    assert held.exists()
+    assert not free.exists()
+    assert other.exists()
+    assert mine.exists()
+    assert len(json.loads(lmgate("ls", "--json").stdout)["entries"]) == 1
 
 
 def test_sizes_are_read_as_people_write_them_and_anything_else_is_a_usage_error(store: Store) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from pytest_lmgate.cli import init
 from pytest_lmgate.cli.app import app
 from pytest_lmgate.cli.init import add_pair, find_places, propose
 from pytest_lmgate.cli.measure import Measuring
@@ -37,6 +38,14 @@ def test_checkpoints_and_texts_are_found_and_other_files_are_not(tmp_path: Path)
     models, texts = find_places(tmp_path)
     assert [str(path.relative_to(tmp_path)) for path in models] == ["models/a.gguf", "models/b"]
     assert [path.name for path in texts] == ["large.raw", "lines.jsonl", "small.txt"]
+
+
+def test_the_search_ends_in_deep_and_in_wide_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, a__b__c__d__e__f__g_DOT_txt=10)
+    assert find_places(tmp_path) == ([], [])
+    monkeypatch.setattr(init, "_MOST_ENTRIES", 3)
+    write(tmp_path, **{f"wide__{number}_DOT_dat": 1 for number in range(10)}, zz__z_DOT_txt=10)
+    assert find_places(tmp_path) == ([], [])
 
 
 @pytest.mark.parametrize("answer", ["2", "0", "modle"])

@@ -1,5 +1,6 @@
 """``lmgate measure``: what it refuses, and what it says beside the number. ``lmgate why`` as a user runs it."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -88,3 +89,26 @@ def test_the_damaged_layer_is_named_in_a_sentence(folder: Path) -> None:
     assert "model.layers.2 stands out: put into original, it alone costs " in done.stdout
     assert "protocol:sliding|max_length:" in done.stdout.splitlines()[1]
     assert done.stdout.splitlines()[4].split() == ["part", "KL,", "put", "in", "perplexity", "KL,", "put", "back"]
+
+
+def test_the_windows_are_those_of_the_gates_and_give_their_number(folder: Path, tmp_path: Path) -> None:
+    names = "model: ./int4, dataset: words"
+    gate = f"kl_max: {{{names}, reference: original, limit: 1, max_length: 32, stride: 8}}"
+    others = f"ppl_max: {{{names}, limit: 9}}"
+    other = f"no_regression: {{metric: ppl, {names}, tolerance: 1%, against: original, protocol: disjoint}}"
+    plain = (folder / "lmgate.yaml").read_text()
+    for name, gates in {"one.yaml": [gate, others], "two.yaml": [gate, other]}.items():
+        (folder / name).write_text(plain + "gates:\n" + "".join(f"  - {each}\n" for each in gates))
+    arguments = ("int4", "words", "--against", "original", "--json", "--config")
+    why = json.loads(run(folder, *arguments, "one.yaml").stdout)
+    assert "protocol:sliding|max_length:32|stride:8|" in why["signature"]
+    measure = ("kl", "int4", "words", "--reference=original", "--stride=8", "--max-length=32", "--json")
+    command = [warm_python(environment()), "-m", "pytest_lmgate.cli", "measure", *measure]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=300)
+    assert why["kl"]["mean"] == pytest.approx(json.loads(done.stdout)["measurements"][0]["value"], rel=1e-6)
+    refused = run(folder, *arguments, "two.yaml")
+    assert refused.returncode == 3
+    assert "measure by several protocols" in refused.stderr
+    chosen = run(folder, *arguments, "two.yaml", "--protocol=lm-eval", "-o", "add_bos_token=null", "--tokens=300")
+    assert "protocol:lm-eval|" in json.loads(chosen.stdout)["signature"]
+    assert "add_bos_token:none" in json.loads(chosen.stdout)["signature"]

@@ -335,6 +335,14 @@ def test_a_hub_dataset_that_cannot_be_loaded_is_an_error_that_says_why(hub: Any,
     assert before == datasets.config.HF_HUB_OFFLINE
 
 
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="a system without files that cannot be read")
+@pytest.mark.parametrize("file", ["t.jsonl", "t.csv"])
+def test_a_file_that_the_disk_cannot_give_is_an_error_that_says_why(tmp_path: Path, file: str) -> None:
+    (tmp_path / file).symlink_to("/proc/self/mem")
+    with pytest.raises(DataError, match=rf"^dataset 'd': {tmp_path / file}: cannot be read: Input/output error$"):
+        read(tmp_path / file)
+
+
 @pytest.mark.parametrize(("file", "more"), [("t.txt", {}), ("t.txt", {"lines": True}), ("t.jsonl", {})])
 def test_more_than_1_gb_of_text_is_an_error_that_says_to_sample(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, more: dict[str, Any]

@@ -150,29 +150,6 @@ def test_a_failure_shows_the_question_the_text_and_what_was_extracted(project: A
     assert '<th scope="col">answer</th>' in page
 
 
-@pytest.mark.parametrize("against", ["baseline", "good"])
-def test_a_comparison_shows_the_rows_that_were_right_and_are_wrong_now(project: AnswersProject, against: str) -> None:
-    rows = [{"q": f"q{row}", "a": str(row)} for row in range(60)]
-    right = {f"q{row}": f"#### {row}" for row in range(60)}
-    wrong = right | {f"q{row}": "none" for row in range(3)}
-    then, now = wrong | {"q0": right["q0"]}, wrong | {f"q{row}": f"#### {row}0" for row in range(20, 50)}
-    project.model("good", then)
-    project.model("m", then if against == "baseline" else now)
-    how = {} if against == "baseline" else {"against": "good"}
-    project.gates({"no_regression": {"metric": "exact", "tolerance": 0.05, **gate("", **how)[""]}}, rows=rows)
-    if against == "baseline":
-        assert project.run("--lmgate-update").code == 0
-        project.model("m", now)
-    ran = project.run("--lmgate-report", "json:report.json")
-    assert ran.code == 1
-    (found,) = project.report()["gates"]
-    # Rows 1 and 2 were wrong before: they did not get worse.
-    assert [(each["row"], each["answer"], each["before"]) for each in found["worst"]] == [
-        (0, "[invalid]", 1.0), *((row, f"{row}0", 1.0) for row in range(20, 24)),
-    ]  # fmt: skip
-    assert "worse rows row (from 0), score (before), end of the prompt, reference, output, answer" in ran.text
-
-
 def test_no_answer_in_any_row_is_an_error_but_for_the_gate_of_that_share(project: AnswersProject) -> None:
     project.model("m", dict.fromkeys(RIGHT, "I do not know"))
     project.gates(
@@ -220,18 +197,6 @@ def test_messages_are_read_by_the_models_template_and_an_assistants_turn_is_cont
     assert project.report()["gates"][0]["value"] == 0.5  # one begins with the mark, which the other was given
     read = [json.loads(line) for line in (project.folder / "read.jsonl").read_text().splitlines()]
     assert sorted(read) == ["<system>Add.\n<user>q0\n<assistant>#### ", "<system>Add.\n<user>q0<assistant>"]
-
-
-@pytest.mark.parametrize("turns", [CHAT, BEGUN])
-def test_choices_may_follow_messages(project: AnswersProject, turns: list[dict[str, str]]) -> None:
-    rows = [{"turns": turns, "options": ["a", "b"], "right": right} for right in (0, 0, 1)]
-    own = {"references": None, "extract": None, "max_new_tokens": None, "stop": None}
-    project.gates(gate("accuracy_min", limit=0.5), rows=rows, choices="options", answer="right", **MESSAGES | own)
-    ran = project.run("--lmgate-report", "json:report.json")
-    assert ran.code == 0, ran.text
-    (found,) = project.report()["gates"]
-    assert found["value"] == pytest.approx(2 / 3)
-    assert "chat|delimiter:''" in found["signature"]
 
 
 def test_messages_that_cannot_be_are_refused(project: AnswersProject) -> None:

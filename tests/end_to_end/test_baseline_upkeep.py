@@ -77,9 +77,6 @@ def test_a_renamed_gate_is_told_the_command_that_keeps_its_entry_and_prune_remov
     assert text(kept) == before
 
 
-OF_YAML = [f"lmgate.yaml::no_regression:ppl[die-words{args}]" for args in ("", "-stride:8", "-stride:16")]
-
-
 @pytest.mark.parametrize(
     ("conftest", "ini", "workers"),
     [
@@ -103,14 +100,6 @@ def test_entries_of_files_that_are_there_but_were_not_collected_stay(
     ]  # fmt: skip
     shutil.rmtree(measured.folder / "inner")
     measured.run("--lmgate-prune", *workers).expect(0, passed=1).says("2 removed")
-
-
-def test_the_entry_of_the_last_gate_of_lmgate_yaml_is_removed(kept: Project) -> None:
-    plain = kept.settings
-    kept.add_gates("no_regression: {metric: ppl, model: die, dataset: words, tolerance: 1%}")
-    kept.run("--lmgate-update").expect(0, passed=3)
-    kept.write(lmgate_yaml=plain).run("--lmgate-prune", *WORKERS).expect(0, passed=2).says("1 removed")
-    assert OF_YAML[0] not in entries(kept)
 
 
 def test_prune_of_a_part_changes_nothing_and_says_so(kept: Project) -> None:

@@ -87,6 +87,35 @@ def test_an_engine_that_fails_loses_its_own_line_and_no_other(dice: DiceProject)
     outcome.says("ppl of red on one: cannot be planned: OSError: the tokenizer is gone")
 
 
+def test_what_cannot_be_known_before_the_tests_run_is_said(dice: DiceProject) -> None:
+    dice.models(red={"tells_tokens": False}).gates([("red", "one"), ("./gone.die", "one")])
+    dice.write(
+        test_rows="""
+            import pytest
+            import pytest_lmgate as lmgate
+
+            @pytest.fixture
+            def rows(): raise SystemExit("it ran")
+
+            @pytest.mark.ppl_max("red", lmgate.fixture("rows"), 6.01)
+            def test_rows(): pass
+
+            def writes(prompts): raise SystemExit("it ran")
+
+            @pytest.mark.bleu_min(writes, lmgate.fixture("rows"), 1)
+            def test_function(): pass
+
+            @pytest.mark.skip(reason="not today")
+            @pytest.mark.ppl_max("red", "two", 6.01)
+            def test_skipped(): pass
+        """
+    )
+    outcome = plan(dice)
+    assert rows(outcome)["ppl: red on one"][2:5] == ["?", "?", "?"]
+    outcome.says("1 measurement: 0 cached", "tokens: unknown", "ppl of red on rows: ")
+    outcome.says("bleu of in-memory function on rows: ", "ppl of ./gone.die on one: ")
+
+
 def test_what_cannot_be_collected_fails_a_plan_too(dice: DiceProject) -> None:
     dice.models(red={}).gates([("red", "one")]).write(test_broken="import no_such_module\n")
     dice.run("--lmgate-plan").expect(2).says("no_such_module").is_silent_on("the plan")

@@ -1,10 +1,14 @@
 """Every way in which pytest may be called: the verdict is the same, and nothing is lost or done twice."""
 
+import contextlib
+import os
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
 
-from tests.end_to_end.projects import BROKEN_GATE, Project, marked
+from tests.end_to_end.dice import DiceProject
+from tests.end_to_end.projects import BROKEN_GATE, Project, finished, marked
 
 BOTH = marked(above='ppl_max("die", "words", 59.5)', within='ppl_max("die", "words", 60.5)')
 
@@ -122,3 +126,34 @@ def test_junit_xml_carries_every_verdict_as_plain_properties(measured: Project) 
     assert not [value for case in properties.values() for value in case.values() if value.startswith(("{", "["))]
     failures = [case.get("name") for case in root.iter("testcase") if case.find("failure") is not None]
     assert failures == ["test_above"]
+
+
+PROGRESS = re.compile(r"lmgate: a on one: \d+%, ppl 6 so far, [\d,]+ tokens/s, [\d:]+ left")
+
+
+AT_ONCE = "\nfrom pytest_lmgate.report import text\ntext._LOG_SECONDS = text._TERMINAL_SECONDS = 0.0\n"
+
+
+def test_progress_is_a_line_now_and_then_in_a_log_and_one_changing_line_on_a_terminal(dice: DiceProject) -> None:
+    dice.models(a={}).gates([("a", "one")])
+    with (dice.folder / "conftest.py").open("a") as file:
+        file.write(AT_ONCE)
+    logged = dice.run().expect(0, passed=1)
+    shown = sum(PROGRESS.fullmatch(line) is not None for line in logged.out.splitlines())
+    assert shown > 3, logged.out
+
+    controller, terminal = os.openpty()
+    process = dice.start("--lmgate-refresh", stdout=terminal, fresh=False)
+    os.close(terminal)
+    seen = b""
+    with contextlib.suppress(OSError):  # a terminal that nobody writes to any more is an error to read
+        while chunk := os.read(controller, 4096):
+            seen += chunk
+    os.close(controller)
+    finished(process).expect(0)
+    drawn = re.split(r"[\r\n]", seen.decode())
+    assert sum(PROGRESS.fullmatch(line.rstrip()) is not None for line in drawn) == shown, drawn
+    assert not any(PROGRESS.search(line) for line in seen.decode().splitlines()[-4:]), "the line is cleared at the end"
+    # A worker has no terminal; it writes to the standard error that it shares with the controller.
+    worker = dice.run("--lmgate-refresh", "-n", "2").expect(0, passed=1)
+    assert len(PROGRESS.findall(worker.err)) == shown, worker.text

@@ -141,17 +141,3 @@ def test_a_damaged_word_is_named_in_its_context_and_so_is_the_language_that_has_
     shown = re.search("layers     lmgate (.*)", again.text)
     assert shown is not None
     lmgate(tagged.folder, *shlex.split(shown[1])).says("deaf against fair on rows", "outside of the blocks")
-
-
-def test_of_a_committed_baseline_rows_and_tags_are_named_but_no_tokens(tagged: Project) -> None:
-    tagged.change("  deaf:", "  model:").change("/deaf}", "/fair }")
-    tagged.write(test_gate=gate("model")).run("--lmgate-update").expect(0)
-    tagged.change("/fair }", "/deaf}").run(*REPORT).expect(1, failed=1).says(
-        "language=ko +", "the baseline keeps no tokens"
-    ).is_silent_on("[w")
-    where = where_of(tagged)
-    assert [int(passage["place"].removeprefix("row ")) % 4 for passage in where["passages"]] == [0] * 5
-    assert all(passage["begins"] and not passage["tokens"] for passage in where["passages"])
-    assert [tag["value"] for tag in where["tags"]] == ["ko", "en"]
-    spread = tagged.report()["gates"][0]["spread"]
-    assert (spread["of"], spread["worse"], spread["better"]) == ("rows", 10, 30)

@@ -1,7 +1,5 @@
 """Sessions without a gate pay nothing for the plugin: no import, no file, no word, no variable."""
 
-import re
-
 import pytest
 
 from tests.end_to_end.projects import Project
@@ -37,18 +35,6 @@ def test_a_session_without_gates_imports_nothing_heavy_and_leaves_the_environmen
         """,
     )
     project.run("-n", "2", fresh=True).expect(0, passed=1, skipped=1)
-
-
-def test_a_session_without_gates_prints_and_writes_the_same_as_without_the_plugin(project: Project) -> None:
-    project.write(test_plain=PLAIN)
-
-    def said(*options: str) -> str:
-        outcome = project.run("-p", "no:cacheprovider", "-v", *options, torch_free=True).expect(0)
-        return re.sub(r"in \d+\.\d\ds|, lmgate-[\d.]+|lmgate-[\d.]+, |plugins: lmgate-[\d.]+\n", "", outcome.text)
-
-    before = set(project.folder.rglob("*"))
-    assert said() == said("-p", "no:lmgate")
-    assert set(project.folder.rglob("*")) == before
 
 
 def test_a_cached_gate_imports_no_torch_and_asks_no_network(measured: Project) -> None:

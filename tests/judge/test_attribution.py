@@ -151,6 +151,14 @@ def test_of_more_rows_than_a_baseline_keeps_the_neighbours_of_the_worst_are_name
     assert size is None or worst.count == sum(map(size, named))
 
 
+def test_averaged_windows_that_all_begin_in_one_row_are_named_by_their_tokens(found: Callable[..., Found]) -> None:
+    # 51 windows of 4 tokens, of which the last one alone reaches into the second row.
+    rows = ["a" * 100 + "z" * 8 + "a" * 92, "bb"]
+    verdict = found(rows).against_baseline("ppl", protocol="gptq", max_length=4)
+    assert [passage.place for passage in where(verdict).passages] == ["tokens 101 to 103", "tokens 105 to 107"]
+    assert (verdict.comparison.clusters, verdict.comparison.clustered_by) == (51, "blocks")
+
+
 @pytest.mark.parametrize(
     ("engine", "places"),
     [

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.judge.baseline import Baselines, write_baseline
 from pytest_lmgate.judge.judge import Judge
 from pytest_lmgate.judge.result import Verdict
@@ -16,7 +15,6 @@ from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.metrics.texts import TextMetric
 from pytest_lmgate.settings.decoding import parse_marker
 from pytest_lmgate.settings.file import load_project
-from pytest_lmgate.settings.gates import Gate, NoRegression
 from pytest_lmgate.settings.session import Options
 
 ROWS = 20
@@ -46,10 +44,6 @@ def judge_in(
     made = Options(**{"cache": project / ".lmgate_cache", **options})
     evaluator = Evaluator(load_project(project), made, users_metrics=users_metrics)
     return Judge(evaluator, made, Baselines(project / "lmgate-baseline.json", update))
-
-
-def checked(project: Path, gate: Gate | NoRegression) -> None:
-    Evaluator(load_project(project), Options(cache=project / ".lmgate_cache")).bind_gate(gate)
 
 
 def judged(judge: Judge, marker: str, *args: Any, **kwargs: Any) -> Verdict:
@@ -126,18 +120,10 @@ def test_an_exception_of_the_user_is_an_error_that_comes_back(project: Path) -> 
     assert isinstance(unexpected, RuntimeError)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "how", "argument"),
-    [
-        (("ppl", "int8", "quiz", "1%"), {}, "model"),
-        (("ppl", "./die", "quizz", "1%"), {}, "dataset"),
-        (("metric", "x"), {}, ""),
-        (("ppl", "./die", "quiz", "1%"), {"against": "fp61"}, "against"),
-    ],
-)
-def test_an_unknown_name_is_an_error_about_its_argument(
-    project: Path, arguments: tuple[Any, ...], how: dict[str, str], argument: str
-) -> None:
-    with pytest.raises(ConfigError) as raised:
-        checked(project, parse_marker("no_regression", arguments, how))
-    assert raised.value.argument == argument
+def test_a_users_metric_of_a_single_row_has_no_bounds_to_judge_by(project: Path) -> None:
+    (project / "quiz.jsonl").write_text('{"question": "say 1", "answer": "1"}\n')
+    hits = TextMetric("hits", "higher", "hits|v:1", lambda *_: [[1.0]], value=lambda sums: float(sums[0]))
+    judge = judge_in(project, users_metrics={"hits": hits})
+    verdict = judged(judge, "metric_min", "hits", copier, "quiz", 0.5, confidence=0.95)
+    assert (verdict.verdict, verdict.value, verdict.interval) == ("inconclusive", 1.0, None)
+    assert judged(judge, "metric_min", "hits", copier, "quiz", 0.5).verdict == "pass"

@@ -1,6 +1,7 @@
 """Multiple choice end to end: equal to lm-evaluation-harness on a task of its own, measured once for all variants."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -279,6 +280,26 @@ def test_the_accuracy_of_trained_models_is_the_harnesss(workplace: Any, shared_d
         expected = harness("cloze", shared_data / "models" / name)["accuracy"]
         assert {variant: score.details[variant] for variant in expected} == pytest.approx(expected, abs=1e-12)
         assert score.n == CLOZE
+
+
+def test_words_of_another_column_are_counted_where_rows_are_read_one_by_one(workplace: Any, checkpoint: Path) -> None:
+    rows = [{"text": "the cat sat on the mat", "page": "the cat sat on the mat ."}, {"text": " \n", "page": "no one"}]
+    entry(workplace, "plain", path=write_rows(workplace, "pages", rows))
+    entry(workplace, "pages", path="data/pages.jsonl", counted="page")
+
+    def bits(dataset: str, **how: Any) -> Score:
+        return workplace.session().evaluator.evaluate(parse_fixture_call("ppl_of", (checkpoint, dataset), how))
+
+    plain, counted = (bits(dataset, protocol="document", unit="word") for dataset in ("plain", "pages"))
+    # The first letter is a third of a word, and is not scored.
+    share = (6 - 1 / 3) / 6
+    assert (plain.n, counted.n) == (round(6 * share), round(7 * share))
+    assert float(counted) ** 7 == pytest.approx(float(plain) ** 6)
+    whole = [bits(dataset, protocol="lm-eval", unit="word") for dataset in ("plain", "pages")]
+    assert [score.n for score in whole] == [6, 7]
+    assert math.log(float(whole[1])) * 7 == pytest.approx(math.log(float(whole[0])) * 6)
+    with pytest.raises(ConfigError, match="counted: expected a protocol that reads row by row"):
+        bits("pages", unit="word")
 
 
 def test_variants_and_answers_need_no_second_measurement(quiz: Any, loads: list[str]) -> None:

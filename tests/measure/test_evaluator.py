@@ -11,8 +11,9 @@ from pytest_lmgate.cache.files import read_sealed
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Store, StoredResult
 from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.settings.decoding import parse_fixture_call
 from pytest_lmgate.settings.gate_options import Unit, WindowProtocol
-from tests.measure.entries import entry, perplexity
+from tests.measure.entries import entry, perplexity, write_rows
 
 PROTOCOL = WindowProtocol(max_length=16, stride=8)
 UNITS = get_args(Unit)
@@ -94,3 +95,11 @@ def test_a_well_sealed_entry_without_its_arrays_is_measured_again_with_a_warning
     assert (second, second.cached) == (first, False)
     (warning,) = session.warnings
     assert "it is not a measurement of float on text (KeyError('window_targets'))" in warning
+
+
+def test_texts_of_groups_are_averaged_group_by_group_and_the_signature_says_so(workplace: Any) -> None:
+    rows = [{"q": text, "a": right, "g": group} for text, right, group in ("aa1", "bb1", "cx1", "dd2", "ee2")]
+    entry(workplace, "said", path=write_rows(workplace, "said", rows), source="q", references="a", average_by="g")
+    score = workplace.session().evaluator.evaluate(parse_fixture_call("exact_of", (list, "said"), {}))
+    assert score == pytest.approx((2 / 3 + 1) / 2)
+    assert "|average_by:g" in score.signature

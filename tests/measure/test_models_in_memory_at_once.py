@@ -76,6 +76,14 @@ def test_the_one_unused_for_longest_goes_first_and_no_more_than_needed(memory: _
     assert memory.loaded == ["a", "b", "c", "d", "e", "b"]
 
 
+def test_a_large_model_drives_out_all_others_and_is_loaded_even_if_it_seems_too_large(memory: _Memory) -> None:
+    for name in ("a", "b", "c"):
+        memory.get(name, 10)
+    memory.get("large", 90)
+    assert memory.present() == ["large"]
+    assert len(memory.pool) == 1
+
+
 def test_a_third_model_drives_out_neither_of_two_that_it_has_to_stand_next_to(memory: _Memory) -> None:
     for name in ("a", "other", "b"):
         memory.get(name, 20)

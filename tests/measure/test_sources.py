@@ -129,6 +129,14 @@ def test_what_has_no_rows_in_an_order_is_refused_with_what_to_do(resolver: Resol
         assert str(raised.value).endswith(f" or a list of {of}, {hint}")
 
 
+@pytest.mark.parametrize("given", [[b"a"], (row for row in [3]), iter([["a"]]), zip("ab", "cd", strict=True)])
+def test_rows_that_are_none_are_named(resolver: Resolver, given: Any) -> None:
+    with pytest.raises(DataError, match=r"dataset 'in-memory .*': row 0: expected text or a mapping, got "):
+        resolver.corpus(given)
+    with pytest.raises(DataError, match=r"row 1: expected a mapping, got int"):
+        resolver.rows(["text", 3])
+
+
 def test_a_dataframe_is_its_rows_not_the_names_of_its_columns(resolver: Resolver) -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"text": ["one", "two"], "n": [1, 2]}, index=["x", "y"])

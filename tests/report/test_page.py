@@ -69,24 +69,6 @@ def _names(page: Page) -> list[str]:
     return names
 
 
-def test_the_marks_of_a_plot_stand_in_the_order_of_their_numbers(failed: Verdict, compared: Verdict) -> None:
-    plot = plot_of(failed)
-    assert plot is not None
-    assert plot.limit.at < plot.low < plot.value.at < plot.high
-    assert (plot.fails_from, plot.fails_to, plot.reference) == (plot.limit.at, 100, None)
-    assert [mark.label for mark in plot.axis.ticks] == ["16.5", "17.0", "17.5", "18.0", "18.5", "19.0"]
-    assert plot.axis.ticks[0].at == plot.limit.at
-    lower = plot_of(replace(failed, marker="bleu_min", value=10.0, interval=None))
-    assert lower is not None
-    assert lower.low == lower.value.at == lower.high < lower.limit.at == lower.fails_to
-    change = plot_of(compared)
-    assert change is not None
-    assert change.reference is not None
-    assert 0 < change.reference < change.limit.at < change.low < change.value.at < change.high
-    assert [mark.label for mark in change.axis.ticks] == ["0", "+2%", "+4%", "+6%", "+8%", "+10%"]
-    assert change.axis.ticks[0].at == change.reference
-
-
 @pytest.mark.parametrize("value", [16.5, 1e308, -1e308, float("inf")])
 def test_a_plot_is_drawn_within_its_width_or_not_at_all(failed: Verdict, value: float) -> None:
     plot = plot_of(replace(failed, value=value, interval=(float("-inf"), float("inf"))))

@@ -8,9 +8,21 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from pytest_lmgate.judge.result import Verdict
 from pytest_lmgate.report.formats import write_file
-from pytest_lmgate.report.text import excerpt, shortened_name, table
+from pytest_lmgate.report.terminal import title
+from pytest_lmgate.report.text import byte_size, excerpt, shortened_name, table
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (1.25e6, "1.25 MB"), (1.41e11, "141 GB"), (2.5e12, "2.5 TB")],
+)
+def test_bytes_have_the_largest_unit_below_them(number: float, words: str) -> None:
+    assert byte_size(number) == words
+
 
 # A model's text in one line of a terminal.
 
@@ -90,6 +102,15 @@ def test_a_shortened_name_keeps_both_ends(name: str, most: int) -> None:
     begin, _, end = shown.partition("...")
     assert name.startswith(begin)
     assert name.endswith(end)
+
+
+def test_the_title_counts_each_measurement_once(failed: Verdict, passed: Verdict, unmeasured: Verdict) -> None:
+    assert title([failed, passed, unmeasured], []) == "lmgate: 3 gates, 1 measurement"
+    other = replace(passed, fingerprint="f" * 64)
+    assert title([passed, other], []) == "lmgate: 2 gates, 2 measurements (2 cached)"
+    unkept = replace(failed, fingerprint="")
+    assert title([unkept, unkept, other], []) == "lmgate: 3 gates, 3 measurements (1 cached)"
+    assert title([], []) == "lmgate"
 
 
 def test_a_report_that_the_disk_has_no_room_for_is_an_error() -> None:

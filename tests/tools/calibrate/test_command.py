@@ -353,3 +353,34 @@ def test_without_a_file_or_with_a_wrong_one_there_is_no_gate_to_calibrate(
     file.write_text("gates:\n  - exact_min: {model: m, dataset: d, limit: 0.7, sigma: 2}\n")
     with pytest.raises(ConfigError, match=r"exact_min\.sigma: unknown argument"):
         find_gate(file, "exact_min[m-d]")
+
+
+ARGUMENTS = "{model: m, dataset: d, limit: 0.7}"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_alone"),
+    [
+        (f"gates:\n  - exact_min: &a {ARGUMENTS}\n", True),
+        (
+            f"gates:\n  - exact_min: {ARGUMENTS.replace('0.7', '&l 1')}\n  - ter_max: {ARGUMENTS.replace('0.7', '*l')}",
+            False,
+        ),
+        (f"gates:\n  - exact_min: &a {ARGUMENTS}\n  - exact_min: {{<<: *a, model: n}}\n", False),
+        (f"gates:\n  - exact_min: &a {ARGUMENTS}\n  - exact_min: {{<<: *a, limit: 0.5}}\n", True),
+        (f"gates:\n  - exact_min: &a {ARGUMENTS}\n  - exact_min: *a\n", False),
+        (f"gates:\n  - &g\n    exact_min: {ARGUMENTS}\n  - *g\n", False),
+        (f"defaults: &d\n  gates:\n  - exact_min: {ARGUMENTS}\n<<: *d\n", False),
+    ],
+)
+def test_a_value_that_other_gates_take_too_is_not_written(tmp_path: Path, text: str, is_alone: bool) -> None:
+    file = tmp_path / "lmgate.yaml"
+    file.write_text(text)
+    entry, _ = find_gate(file, "exact_min[m-d]")
+    if is_alone:
+        assert edited(text, entry, "limit", 1e-05, "# reason").count("limit: 1.0e-05") == 1
+        return
+    with pytest.raises(
+        ConfigError, match=r"lmgate.yaml:\d: gates\[0\]\.exact_min\.limit: expected a value of this gate"
+    ):
+        edited(text, entry, "limit", 0.4, "# reason")

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from markdown_it import MarkdownIt
 from typer.testing import CliRunner, Result
@@ -13,6 +14,7 @@ from pytest_lmgate.cli.app import app
 from pytest_lmgate.errors import RecordError
 from pytest_lmgate.judge.result import Verdict, to_json
 from tests.judge.records import compared, record, results_of
+from tests.report.hostile import HOSTILE
 from tests.tools.history.test_history import COMMITS, keep
 
 
@@ -175,3 +177,27 @@ def test_a_gate_that_turns_into_an_error_or_blocks_fails_now(tmp_path: Path) -> 
         assert lmgate(before, report(tmp_path / "b.json", now)).exit_code == 1
     for now in (gate("a", 9.0, "inconclusive"), gate("a", 9.0, "fail", blocking=True, xfail=True)):
         assert lmgate(before, report(tmp_path / "b.json", now)).exit_code == 0
+
+
+def test_a_comment_has_at_most_what_github_takes_and_hostile_names_are_code(tmp_path: Path) -> None:
+    names = [text.encode("utf-8", "backslashreplace").decode()[:3000] for text in HOSTILE.values()]
+    gates = [gate(name, 9.0) for name in dict.fromkeys(names)] + [gate(f"{'g' * 250}{i}", 9.0) for i in range(400)]
+    worse = [msgspec.structs.replace(each, value=99.0, interval=(98.0, 100.0), verdict="fail") for each in gates]
+    done = lmgate(report(tmp_path / "a", *gates), report(tmp_path / "b", *worse), "--markdown")
+    assert done.exit_code == 1
+    assert len(done.stdout) < 65_536
+    assert "more omitted to limit the size" in done.stdout
+    html = MarkdownIt("commonmark").enable("table").render(done.stdout)
+    assert "<script" not in html
+    assert "<img" not in html
+
+
+def test_a_gate_that_fails_by_a_change_within_noise_says_so_and_equal_runs_have_no_table_of_news(
+    tmp_path: Path,
+) -> None:
+    before = report(tmp_path / "a", gate("ppl_max[m-d]", 10.0))
+    after = report(tmp_path / "b", gate("ppl_max[m-d]", 10.01, "fail"))
+    assert "fails now, by a change within noise" in lmgate(before, after).stdout
+    same = lmgate(before, before, "--markdown").stdout
+    assert "\n\n<details><summary>1 gate without a change beyond noise</summary>\n\n| verdict |" in same
+    assert same.count("| verdict |") == 1

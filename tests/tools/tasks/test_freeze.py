@@ -192,6 +192,14 @@ def test_beams_are_taken_over() -> None:
     }  # fmt: skip
 
 
+def test_a_file_of_the_harness_is_named_from_its_tasks_and_one_of_the_user_from_the_project(tmp_path: Path) -> None:
+    import lm_eval.tasks
+
+    own = Path(lm_eval.tasks.__file__).parent / "arc" / "arc_easy.yaml"
+    assert harness.relative_file(own, tmp_path) == "arc/arc_easy.yaml"
+    assert harness.relative_file(tmp_path / "tasks" / "quiz.yaml", tmp_path / "project") == "../tasks/quiz.yaml"
+
+
 def test_a_task_that_cannot_be_loaded_when_it_is_judged_says_why(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"task: no file quiz\.yaml in .* or among the tasks of lm-evaluation-harne"):
         harness.offline_task("quiz.yaml", tmp_path, ROWS[0])

@@ -446,6 +446,15 @@ def test_without_a_model_the_command_says_to_add_one_and_a_last_line_without_an_
     assert "gates:" not in written
 
 
+def test_a_group_without_a_number_of_its_own_gets_the_mean_over_all_rows(project: Path, tasks: Path, run: Any) -> None:
+    for name in ("one", "other"):
+        write_task(tasks, name, ROWS, **CHOICE)
+    write_group(tasks, "one", "other")
+    found = run("both")
+    assert found["notes"] == ["the harness gives the group no number of its own; here it is the mean over all rows"]
+    assert found["rows"] == 8
+
+
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_full_disk_leaves_lmgate_yaml_as_it_was_and_no_data(
     project: Path, tasks: Path, refused: Any, monkeypatch: pytest.MonkeyPatch, number: int
