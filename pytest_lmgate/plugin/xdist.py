@@ -109,7 +109,8 @@ def by_model(scheduler: Any, config: pytest.Config, log: Any, ledger: Ledger) ->
                 super().check_schedule(node, duration)
             elif not node.shutting_down and len(own) < _FEWEST:
                 share = len(self.pending) // len(self.nodes) // 4  # as xdist's first
-                tests = self._next(node, max(_FEWEST - len(own), min(share, self.maxschedchunk or share)))
+                most = max(_FEWEST - len(own), min(share, self.maxschedchunk or share))
+                tests = _next_tests(self.pending, self._groups, self._workers, node, most)
                 if not tests:
                     node.shutdown()
                     return
@@ -123,23 +124,26 @@ def by_model(scheduler: Any, config: pytest.Config, log: Any, ledger: Ledger) ->
             died_in: str | None = super().remove_node(node)
             return died_in
 
-        def _next(self, node: Any, most: int) -> list[int]:
-            groups, workers = self._groups, self._workers
-            chosen = [test for test in self.pending if workers.get(groups.get(test, "")) is node]
-            free = [test for test in self.pending if groups.get(test) not in workers]
-            for test in free:
-                if len(chosen) >= most:
-                    break
-                group = groups.get(test)
-                if group is None:
-                    chosen.append(test)
-                else:
-                    workers[group] = node
-                    chosen += [other for other in free if groups.get(other) == group]
-                    break  # the next model is for the next worker that asks
-            return chosen[:most]
-
     return ModelScheduling(config, log)
+
+
+def _next_tests(
+    pending: Sequence[int], groups: Mapping[int, str], workers: dict[str, Any], node: Any, most: int
+) -> list[int]:
+    """Return the tests to send to a worker: of its groups, then of none, then of one that is now its own."""
+    chosen = [test for test in pending if workers.get(groups.get(test, "")) is node]
+    free = [test for test in pending if groups.get(test) not in workers]
+    for test in free:
+        if len(chosen) >= most:
+            break
+        group = groups.get(test)
+        if group is None:
+            chosen.append(test)
+        else:
+            workers[group] = node
+            chosen += [other for other in free if groups.get(other) == group]
+            break  # the next model is for the next worker that asks
+    return chosen[:most]
 
 
 def groups_of(models: Mapping[str, Sequence[str]]) -> dict[str, str]:
