@@ -165,7 +165,7 @@ def no_interval(clusters: int, clustered_by: str) -> str:
 
 
 def judged(
-    found: Comparison,
+    comparison: Comparison,
     tested: TestScale,
     bounds: Bounds,
     df: float,
@@ -175,16 +175,16 @@ def judged(
 ) -> Comparison:
     """Judge a comparison by one-sided bounds of its degradation; `p_values` are ``(p_pass, p_fail)``."""
     lower, upper = tested.outward(bounds.lower), tested.outward(bounds.upper)
-    decision = decide(lower, upper, found.tolerance)
+    decision = decide(lower, upper, comparison.tolerance)
     # The distance of a bound holds 95%; a power of 80% needs as much again as its quantile has.
-    more = 1 + t_quantile(POWER, df) / t_quantile(found.confidence, df)
+    more = 1 + t_quantile(POWER, df) / t_quantile(comparison.confidence, df)
     above, below = bounds.upper - tested.measured, tested.measured - bounds.lower
     beyond = tested.measured - tested.limit
     enough = None
     if finite and decision == "inconclusive":
-        enough = needed(found.n, more * (below if beyond > 0 else above), abs(beyond))
+        enough = needed(comparison.n, more * (below if beyond > 0 else above), abs(beyond))
     return replace(
-        found,
+        comparison,
         decision=decision,
         lower=lower,
         upper=upper,
