@@ -99,11 +99,11 @@ class Store:
 
         Sets the file's time, which `lmgate cache gc` uses as its last use.
         """
-        found = self._found(self.path(fingerprint), fingerprint)
-        if found is not None:
+        entry = self._found(self.path(fingerprint), fingerprint)
+        if entry is not None:
             with contextlib.suppress(OSError):  # a cache may be for reading only
                 os.utime(self.path(fingerprint))
-        return found
+        return entry
 
     def put(self, fingerprint: Fingerprint, entry: StoredResult) -> None:
         """Store a complete measurement and remove the partial one."""
@@ -187,16 +187,16 @@ class Store:
         except OSError as error:
             self._warn(f"the cache entry {path} cannot be read ({error}); measuring again")
             return None
-        found = self._load(path, fingerprint)
-        if found is None and self._remote is not None and self._remote.get(self._name(path), path):
-            found = self._load(path, fingerprint)
-        return found
+        entry = self._load(path, fingerprint)
+        if entry is None and self._remote is not None and self._remote.get(self._name(path), path):
+            entry = self._load(path, fingerprint)
+        return entry
 
     def _load(self, path: Path, fingerprint: Fingerprint) -> StoredResult | None:
         try:
-            found, entry = decode(read_sealed(path, self._key))
-            if found != fingerprint:
-                raise CacheError(f"{path}: it contains another measurement ({found.address[:12]}...)")
+            stored, entry = decode(read_sealed(path, self._key))
+            if stored != fingerprint:
+                raise CacheError(f"{path}: it contains another measurement ({stored.address[:12]}...)")
             return entry
         except (FileNotFoundError, NotADirectoryError):
             return None

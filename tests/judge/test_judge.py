@@ -105,7 +105,7 @@ def test_a_baseline_of_other_data_is_refused_before_a_model_writes(project: Path
 
     verdict = judged(judge_in(project), "no_regression", "exact", never, "quiz", 0.05)
     assert verdict.verdict == "error"
-    assert "the data differs" in verdict.message
+    assert "the two sides used different data" in verdict.message
     assert verdict.message.endswith("update the baseline with --lmgate-update")
 
 

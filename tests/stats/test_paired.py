@@ -160,7 +160,7 @@ def test_one_row_has_no_bounds_and_passes_only_if_it_is_the_same_model() -> None
 
 @pytest.mark.parametrize(
     ("part", "says"),
-    [("data", "the data differs"), ("protocol", r"\(p here, other there\)"), ("targets", "bits per byte")],
+    [("data", "different data"), ("protocol", r"\(p here, other there\)"), ("targets", "bits per byte")],
 )
 def test_samples_of_something_else_are_refused_with_what_differs(part: str, says: str) -> None:
     a = likelihoods([1.0, 2.0])
