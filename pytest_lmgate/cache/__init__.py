@@ -1,1 +1,1 @@
-"""Fingerprints and the content-addressed store: what was measured once is found again, and nothing else ever is."""
+"""Fingerprints and the content-addressed store: a measurement is found again by its address alone."""

@@ -63,7 +63,7 @@ class GcResult:
 
 
 def find_entries(folder: Path) -> list[EntryInfo]:
-    """Return what lies in a cache folder, the last used first; nothing if there is no folder."""
+    """Return the entries of a cache folder, the last used first; none if there is no folder."""
     entries: list[EntryInfo] = []
     for kind in _folders(folder):
         for place in [kind] if kind.name == _ASIDE else _folders(kind):
@@ -76,7 +76,7 @@ def find_entries(folder: Path) -> list[EntryInfo]:
 
 
 def check(entry: EntryInfo, key: CacheKey | None) -> str:
-    """Return what is wrong with an entry: by checksum, signature and address; empty where nothing is."""
+    """Return the fault of an entry by checksum, signature and address; empty if it is whole."""
     try:
         address = decode(read_sealed(entry.path, key))[0].address
     except (OSError, CacheError) as error:
@@ -104,7 +104,7 @@ def collect_garbage(folder: Path, entries: Sequence[EntryInfo], most: int) -> Gc
 
 
 def forget(folder: Path) -> None:
-    """Remove remembered digests of files and what trials have shown of models."""
+    """Remove remembered digests of files and results of trials of models."""
     for kind in (folder / "digests", folder / "proofs"):
         for inner in _folders(kind) if not kind.is_symlink() else ():
             for path in inner.iterdir():

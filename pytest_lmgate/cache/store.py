@@ -127,7 +127,7 @@ class Store:
             self._sent = time.monotonic()
 
     def proofs(self, model: Fingerprint) -> dict[str, Any]:
-        """Return what trials have shown of a model; nothing where that is not known, or the file is not to be trusted.
+        """Return the results of trials of a model; none if they are unknown, or the file cannot be trusted.
 
         Whoever can write a proof can write a measurement too, so a proof is believed as a measurement is: whole, of
         this very model and, with a key, signed.

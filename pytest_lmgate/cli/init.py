@@ -158,7 +158,7 @@ def find_places(folder: Path) -> tuple[list[Path], list[Path]]:
         folders[:] = sorted(name for name in folders if deeper and name not in _SKIPPED and name[0] != ".")
         if "config.json" in names and any(map(_WEIGHTS.fullmatch, names)):
             models.append(place)
-            continue  # its merges.txt is no text
+            continue  # its merges.txt is not a text to read
         models += [place / name for name in names if name.endswith(".gguf")]
         for file in (place / name for name in names if name.lower().endswith(_SUFFIXES) and not _NO_TEXTS.match(name)):
             if file.is_file() and file.stat().st_size and (file.suffix != ".jsonl" or text_column(file) is not None):

@@ -30,7 +30,7 @@ from pytest_lmgate.errors import ConfigError, DataError, nearest
 from pytest_lmgate.settings.entries import TEXT_SUFFIXES, DatasetSpec, Sample
 
 MOST_BYTES = 10**9
-"""UTF-8 bytes of a dataset's text, above which it is refused."""
+"""The most UTF-8 bytes of a dataset's text."""
 
 # Rows look like documents if there are at least this many, and they are shorter on average than this.
 _MANY_ROWS, _SHORT_ROW = 10, 2000
@@ -167,11 +167,11 @@ def drawn(rows: Iterable[Any], sample: Sample, name: str) -> list[Any]:
         stratum = None if sample.by is None else _stratum(row, sample.by, name, index)
         counts[stratum] += 1
         hashed = hashlib.sha256(f"{sample.seed} {index}".encode()).digest()
-        held, one = kept.setdefault(stratum, []), (-int.from_bytes(hashed, "big"), index, row)
-        if len(held) < sample.rows:
-            heappush(held, one)
+        heap, one = kept.setdefault(stratum, []), (-int.from_bytes(hashed, "big"), index, row)
+        if len(heap) < sample.rows:
+            heappush(heap, one)
         else:
-            heappushpop(held, one)
+            heappushpop(heap, one)
     total = counts.total()
     if sample.rows > total:
         raise DataError(f"dataset {name!r}: sample: expected at most {total:,} rows, as there are, got {sample.rows:,}")
@@ -226,7 +226,7 @@ def _require_content(path: Path | None, name: str) -> None:
 
 
 def _kept(rows: Iterable[str], name: str) -> tuple[str, ...]:
-    """Read rows into memory; refuse what is no text, more than 1 GB, and rows that hold nothing but white space."""
+    """Read rows into memory; refuse values that are not text, more than 1 GB, and rows with white space alone."""
     kept: list[str] = []
     size = 0
     for index, row in enumerate(rows):

@@ -17,7 +17,7 @@ Prompt = str | Chat
 
 @dataclass(frozen=True)
 class TextTask:
-    """What to generate from, and what to compare with."""
+    """Prompts to generate from, and references to compare with."""
 
     name: str  # the dataset's name, for messages
     prompts: tuple[Prompt, ...]  # one per row: text, or for a chat ``(role, content)`` pairs
@@ -61,10 +61,10 @@ def require_unseen(shots: Sequence[tuple[str, str]], rows: Sequence[Sequence[tup
     """Refuse `shots`, each a question and its answer, that are among the rows, each with its right answers."""
     if not shots:
         return
-    known = {
+    places_by_row = {
         (_normalized(question), _normalized(right)): place for place, row in enumerate(rows) for question, right in row
     }
-    places = [known.get((_normalized(question), _normalized(answer))) for question, answer in shots]
+    places = [places_by_row.get((_normalized(question), _normalized(answer))) for question, answer in shots]
     shown = [f"example {number} is row {place}" for number, place in enumerate(places) if place is not None]
     if shown:
         more = f", and {len(shown) - 3} more" if len(shown) > 3 else ""

@@ -207,8 +207,8 @@ class Runner:
 
         Useful for a device that works while the host prepares the next batch; other engines only need `score`.
         """
-        found = self.score(requests)
-        return lambda: found
+        nll = self.score(requests)
+        return lambda: nll
 
     def distributions(self, requests: Sequence[Request]) -> Distributions:
         """Return the distributions that predict the requests' targets, one request after the other."""

@@ -123,11 +123,11 @@ class Checkpoint(Architecture):
             hint = f"; it holds {exported}, which runs with backend: onnx" if exported else ""
             raise ModelError(f"model {self.name!r}: no weights in {self.folder}: expected *.safetensors{hint}")
         if not pickle_weights:
-            found = ", ".join(name for name, path in self.files.items() if path.suffix in _PICKLES)
+            pickles = ", ".join(name for name, path in self.files.items() if path.suffix in _PICKLES)
             raise ModelError(
-                f"model {self.name!r}: {self.folder} has its weights only as pickle ({found}), which can run any code "
-                "when loaded; convert them with save_pretrained to safetensors, or set pickle_weights: true if you "
-                "trust them"
+                f"model {self.name!r}: {self.folder} has its weights only as pickle ({pickles}), which can run any "
+                "code when loaded; convert them with save_pretrained to safetensors, or set pickle_weights: true if "
+                "you trust them"
             )
         self._require_one_set("pytorch_model", ".bin")
 
@@ -152,23 +152,23 @@ class Checkpoint(Architecture):
         where, told = f"model {self.name!r}: {self.folder}", f"{stem}{suffix}.index.json"
         if absent := [file for file in files if not (self.folder / file).is_file()]:
             raise ModelError(f"{where}: {told} names {absent[0]}, which is not there: copy the whole model again")
-        held = {file: set(_stored_in(self.folder / file)) for file in files}
+        tensors_by_file = {file: set(_stored_in(self.folder / file)) for file in files}
         mapped: dict[str, set[str]] = {file: set() for file in files}
         for tensor, file in (index or {}).items():
             mapped[file].add(tensor)
-        for file, names in held.items() if index is not None else ():
+        for file, names in tensors_by_file.items() if index is not None else ():
             if names and (wrong := sorted(names ^ mapped[file])):
                 raise ModelError(
                     f"{where}: {file} and {told} disagree about {len(wrong)} tensors, such as {wrong[0]}, which is "
                     f"{'' if wrong[0] in names else 'not '}in the file: files and index are of two models; save one "
                     "again into an empty folder"
                 )
-        known = set[str]().union(*held.values())
+        stored = set[str]().union(*tensors_by_file.values())
         for other in sorted(set(self.files) - set(files)):
             if not other.endswith(suffix) or "/" in other or _APART.match(other):
                 continue
             is_whole = index is not None and (other == f"{stem}{suffix}" or _SHARD.search(other))
-            if is_whole or known & _stored_in(self.folder / other).keys():
+            if is_whole or stored & _stored_in(self.folder / other).keys():
                 read = files[0] if index is None else told
                 raise ModelError(
                     f"{where} holds two sets of weights, {other} and what {read} has, of which engines "
@@ -314,7 +314,7 @@ def fetch_checkpoint(
     pickle_weights: bool = False,
     only_tokenizer: bool = False,
 ) -> Path:
-    """Return the local folder of a hub model, fetching what is missing.
+    """Return the local folder of a hub model; missing files are fetched.
 
     A branch is looked up in each session; a full commit only if the local cache lacks a part of it. Weights in pickle
     files are fetched only with `pickle_weights`, and no weights at all with `only_tokenizer`.
@@ -447,7 +447,7 @@ def contents_of(entry: ModelEntry, *, model: Path, tokenizer: TokenizerFolder, a
     if adapter is not None:
         parts["adapter"] = adapter
     files = _files(parts, entry, tokenizer)
-    folders = [where for each in parts.values() for where in folders_below(each)]
+    folders = [where for paths in parts.values() for where in folders_below(paths)]
     snapshot, ingredients = entry.hash_files(files, folders)
     ingredients |= {
         "load": json.dumps(_ordered(spec.load), default=str),
@@ -480,5 +480,5 @@ def _files(parts: Mapping[str, Path], entry: ModelEntry, tokenizer: TokenizerFol
 def _ordered(value: Any) -> Any:
     """Turn mappings into sorted lists of items; keys of YAML may be numbers and texts, which do not sort."""
     if isinstance(value, Mapping):
-        return sorted(([repr(key), _ordered(each)] for key, each in value.items()), key=lambda item: item[0])
-    return [_ordered(each) for each in value] if isinstance(value, list) else value
+        return sorted(([repr(key), _ordered(item)] for key, item in value.items()), key=lambda item: item[0])
+    return [_ordered(item) for item in value] if isinstance(value, list) else value

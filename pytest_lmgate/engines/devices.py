@@ -155,7 +155,7 @@ def share_processors(workers: int) -> None:
 
 @cache
 def _torch_build() -> str:
-    """Return what torch was built for, ``cuda``, ``hip`` (AMD's GPUs) or nothing, by its version file as text."""
+    """Return the platform that torch was built for, by its version file: ``cuda``, ``hip`` (AMD's GPUs) or nothing."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return ""

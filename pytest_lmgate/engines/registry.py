@@ -40,10 +40,10 @@ def backend_name(name: str, spec: ModelSpec, users: Mapping[str, Backend]) -> st
     """
     wanted = spec.backend or (_SERVER if spec.server else None)
     if wanted is None:
-        suffixes = {each: own for own, (_, several) in BACKENDS.items() for each in several}
-        suffixes |= {each: own for own, backend in users.items() for each in backend.suffixes}
+        suffixes = {suffix: backend for backend, (_, several) in BACKENDS.items() for suffix in several}
+        suffixes |= {suffix: name for name, backend in users.items() for suffix in backend.suffixes}
         path = spec.path or ""
-        wanted = next((own for each, own in suffixes.items() if path.endswith(each)), _DEFAULT)
+        wanted = next((name for suffix, name in suffixes.items() if path.endswith(suffix)), _DEFAULT)
     if wanted in users:
         return wanted
     if wanted not in BACKENDS:
@@ -91,15 +91,15 @@ def described(backend: Backend, entry: ModelEntry) -> Model:
 
 def collected_backends(given: Iterable[Any]) -> dict[str, Backend]:
     """Return the engines that users registered, by name, or refuse them."""
-    found: dict[str, Backend] = {}
+    backends: dict[str, Backend] = {}
     for backend in given:
         name = getattr(backend, "name", None)
         if not isinstance(name, str) or not callable(getattr(backend, "describe", None)):
             raise ConfigError(f"expected a Backend with a name and describe(entry), got {type(backend).__name__}")
-        if name in BACKENDS or name in found:
+        if name in BACKENDS or name in backends:
             raise ConfigError(f"there are two backends with the name {name!r}; give one of them another name")
-        found[name] = backend
-    return found
+        backends[name] = backend
+    return backends
 
 
 def raised(error: Exception) -> str:
@@ -145,7 +145,7 @@ _listening: ContextVar[_Listener | None] = ContextVar("listening", default=None)
 
 @contextlib.contextmanager
 def library_warnings() -> Iterator[Mapping[str, None]]:
-    """Collect what libraries log at warning or above, and their Python warnings, each once; nothing is printed.
+    """Collect the warnings that libraries log, and their Python warnings, each once; nothing is printed.
 
     Inside of another such context, the outer one collects, also from a library that was imported in between.
     """

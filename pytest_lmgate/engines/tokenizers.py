@@ -25,7 +25,7 @@ _SPECIAL = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "pad
 
 
 def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
-    """Return what the planning needs to know of a tokenizer."""
+    """Return the planner's view of a tokenizer."""
     # The library's own tokenizers have an argument that silences them; others may not. `quiet` empties the caches of
     # all loggers, which takes longer than to encode a short text.
     silently, how = (_without_warnings, {"verbose": False}) if is_library(type(tokenizer).__module__) else (quiet, {})
@@ -58,8 +58,8 @@ def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
         if not getattr(tokenizer, "is_fast", False):
             return None
         with silently():
-            found = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True, **how)
-        ids, offsets = found["input_ids"], np.array(found["offset_mapping"], dtype=np.int64).reshape(-1, 2)
+            encoded = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True, **how)
+        ids, offsets = encoded["input_ids"], np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2)
         return Placed(ids, *offsets.T) if len(ids) == len(offsets) else None
 
     def text(ids: Sequence[int]) -> str | None:
@@ -138,7 +138,7 @@ def _without_warnings() -> Iterator[None]:
 
 
 def facts_of(folder: TokenizerFolder) -> TokenizerFacts:
-    """Return what the planning needs to know of the tokenizer in a folder."""
+    """Return the planner's view of the tokenizer in a folder."""
     return tokenizer_facts(load_tokenizer(folder))
 
 

@@ -67,10 +67,10 @@ def accuracy(
     _require_finite("accuracy", statistics)
     if isinstance(statistics, TargetStatistics):
         assert statistics.greedy is not None
-        each = {"acc": statistics.greedy.astype(np.float64)}
+        by_variant = {"acc": statistics.greedy.astype(np.float64)}
     else:
-        each = {name: correct(statistics, name) for name in CHOICE_VARIANTS}
-    right = each[variant]
+        by_variant = {name: correct(statistics, name) for name in CHOICE_VARIANTS}
+    right = by_variant[variant]
     by_row = ByRow(right[:, None], np.ones(len(right), dtype=np.int64), cluster_numbers(clusters, len(right)))
     scale = Scale("higher", lowest=0, highest=1, of_rows=True)
     sample = Sample.of_means(by_row, scale, right_or_wrong=True, groups=groups)
@@ -85,7 +85,7 @@ def accuracy(
         stderr=noise.stderr,
         interval=sample.interval,
         signature=signature,
-        details={name: made.share(values) for name, values in each.items()},
+        details={name: made.share(values) for name, values in by_variant.items()},
         sample=sample,
     )
 

@@ -190,9 +190,9 @@ def _sampled(metric: str, statistics: SampledStatistics, signature: Signature, d
     control = statistics.mean(np.expm1(np.minimum(r, _LARGEST_EXPONENT)))
     errors = abs(control.mean) / max(control.stderr or math.inf, math.ulp(0.0))
     weight = 1 if largest < SMALL_RATIO and errors < CONTROL_ERRORS else 0
-    found = {**details, "estimator": "sampled", "lambda": weight, "largest |log q - log p|": largest}
+    all_details = {**details, "estimator": "sampled", "lambda": weight, "largest |log q - log p|": largest}
     values = -r + weight * np.expm1(r) if weight else -r
-    return _mean_score(metric, statistics, values, signature, found, scale=Scale("lower"), iid=False)
+    return _mean_score(metric, statistics, values, signature, all_details, scale=Scale("lower"), iid=False)
 
 
 def top1(statistics: DivergenceStatistics, *, signature: Signature, iid: bool = False) -> Score:

@@ -198,7 +198,7 @@ class Lin2004:
         precision = overlap.match / overlap.candidate if overlap.candidate else 0.0
         recall = overlap.match / overlap.reference if overlap.reference else 0.0
         if variant.family == "W":
-            precision, recall = (math.pow(each, 1 / variant.exponent) for each in (precision, recall))
+            precision, recall = (math.pow(share, 1 / variant.exponent) for share in (precision, recall))
         return self._with_f(precision, recall)
 
     def rank(self, variant: Variant, overlap: Overlap, reference: Sentences) -> float:
@@ -265,8 +265,8 @@ class RowScorer:
             raise MetricInputError(
                 f"ROUGE: row {row}: its reference is empty, of which every text has a score of 0: leave the row out"
             )
-        scores = (self.row(*each)[0] for each in zip(predictions, references, strict=True))
-        return np.array([(each.fmeasure, each.precision, each.recall, 1.0) for each in scores])
+        scores = (self.row(*pair)[0] for pair in zip(predictions, references, strict=True))
+        return np.array([(score.fmeasure, score.precision, score.recall, 1.0) for score in scores])
 
     def row(self, prediction: str, references: Sequence[str]) -> tuple[Scores, Overlap, int]:
         """Return scores, counts, and the index of the best reference or -1 for all; an empty prediction scores 0."""
@@ -274,7 +274,7 @@ class RowScorer:
         sides = map(self._read, references)
         pairs = [(rules.overlap(variant, candidate, reference), reference) for reference in sides]
         if self.pools:
-            overlap, chosen = reduce(Overlap.plus, (each for each, _ in pairs)), -1
+            overlap, chosen = reduce(Overlap.plus, (overlap for overlap, _ in pairs)), -1
         else:
             ranks = [rules.rank(variant, *pair) for pair in pairs] if len(pairs) > 1 else [0.0]
             chosen = ranks.index(max(ranks))
@@ -403,9 +403,9 @@ def union_of_subsequences(candidate: Sentences, sentence: Sequence[str], exponen
     """
     union: set[int] = set()
     for other in candidate:
-        held = set(other)
+        other_words = set(other)
         # Words that the other sentence lacks never stop the walk, but they end a weighted run.
-        places = [place for place, word in enumerate(sentence) if exponent != 1 or word in held]
+        places = [place for place, word in enumerate(sentence) if exponent != 1 or word in other_words]
         words = [sentence[place] for place in places]
         table = weighted_table(other, words, exponent, stepwise=True)
         row, column = len(words), len(other)

@@ -217,7 +217,7 @@ def ter(
 def _require_number(
     metric: str, option: str, given: Any, *, least: int | None = None, above: float | None = None
 ) -> None:
-    """Refuse what is no whole number from `least`, or no finite number above `above`: sacrebleu would score with it."""
+    """Require a whole number from `least`, or a finite number above `above`: sacrebleu would score with anything."""
     if least is not None:
         right, wanted = type(given) is int and given >= least, f"a whole number from {least}"
     else:
@@ -264,7 +264,7 @@ def _chrf_details(sums: Floats) -> dict[str, float]:
 
 
 def _row_by_row(statistics: Callable[[str, Sequence[str]], Sequence[float]]) -> Statistics:
-    """Return the function from texts to statistics, shape ``[rows, k]``, from that of one text and its references."""
+    """Return a function from texts to statistics, shape ``[rows, k]``, given one for a single text."""
 
     def of_rows(predictions: Sequence[str], references: References, rows: Sequence[Mapping[str, Any]]) -> Floats:
         # The command `sacrebleu` reads lines without the white space at their end.

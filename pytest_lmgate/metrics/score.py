@@ -75,7 +75,7 @@ class Score(float):
         sample: Statistics behind the value, for comparisons; not pickled.
         content: Digest of the model, wherever it runs; empty for texts and functions.
         weights: Digest of its weights, and of how and where they run; empty for texts and functions.
-        show_row: Of texts, returns what a row says, by its index from 0; not pickled.
+        show_row: For text metrics: returns row `i` for display. Not pickled.
     """
 
     number: InitVar[float]

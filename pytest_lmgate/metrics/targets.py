@@ -35,7 +35,7 @@ class TargetLayout:
 
     @property
     def clusters(self) -> tuple[int, str]:
-        """The number of clusters between which noise is judged, and what they are: ``rows`` or ``blocks``."""
+        """The number of clusters for the noise, and their kind: ``rows`` or ``blocks``."""
         counts = self.of_targets(np.zeros(int(self.window_targets.sum())))[1]
         return int((counts > 0).sum()), "rows" if self.has_rows else "blocks"
 
@@ -83,8 +83,8 @@ class TargetLayout:
 def _by_row(values: NDArray[np.floating], sizes: Ints) -> ByRow:
     sums = np.zeros(len(sizes))
     for some, within in _in_groups(sizes):
-        own = np.repeat(np.arange(some.stop - some.start), sizes[some])
-        sums[some] = np.bincount(own, weights=values[within], minlength=some.stop - some.start)
+        rows = np.repeat(np.arange(some.stop - some.start), sizes[some])
+        sums[some] = np.bincount(rows, weights=values[within], minlength=some.stop - some.start)
     return ByRow(sums[:, None], sizes, np.arange(len(sizes), dtype=np.int64))
 
 

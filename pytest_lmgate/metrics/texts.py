@@ -157,7 +157,7 @@ def text_score(
     outputs: Sequence[str] | None = None,
     repeats: int = 1,
 ) -> Score:
-    """Score what a system wrote, one prediction per row; rows may have different numbers of references.
+    """Score a system's predictions, one per row; rows may have different numbers of references.
 
     A metric may look at other columns of the dataset's `rows`. Labelled `clusters` are not independent; of labelled
     `groups` the means are averaged. `prompts` and `outputs`, from which predictions were extracted, are shown with the
@@ -169,7 +169,7 @@ def text_score(
     """
     require_repeats(metric, repeats)
     if repeats > 1:
-        references, rows = (None if each is None else [*each] * repeats for each in (references, rows))
+        references, rows = (None if texts is None else [*texts] * repeats for texts in (references, rows))
     texts = checked_texts(predictions, references, rows, needs_references=metric.needs_references)
     statistics = _statistics(metric, texts)
     further = _details(metric, statistics.sum(axis=0))
@@ -236,19 +236,19 @@ def require_repeats(metric: TextMetric, repeats: int) -> None:
 def _of_rows(
     metric: TextMetric, statistics: Floats, predictions: Sequence[str], repeats: int
 ) -> tuple[TextMetric, Floats]:
-    """Return the statistics of rows from those of their texts, and the metric of these, shape ``[rows, k]``."""
+    """Return the metric of rows and their statistics, shape ``[rows, k]``, from the statistics of their texts."""
     rows = len(statistics) // repeats
     of_texts = statistics.reshape(repeats, rows, -1)
     # Counts must stay whole numbers.
     has_one = metric.is_mean and bool((statistics[:, -1] == 1).all())
     if metric.of_repeats is not None:
-        each = [metric.of_repeats(predictions[row::rows], of_texts[:, row]) for row in range(rows)]
-        found = np.array(each, dtype=np.float64)
+        arrays = [metric.of_repeats(predictions[row::rows], of_texts[:, row]) for row in range(rows)]
+        of_rows = np.array(arrays, dtype=np.float64)
     else:
-        found = of_texts.mean(axis=0) if has_one else of_texts.sum(axis=0)
+        of_rows = of_texts.mean(axis=0) if has_one else of_texts.sum(axis=0)
     # Where the texts of every row agree, Student's interval would have no width.
     is_share = has_one and (metric.lowest, metric.highest) == (0, 1)
-    return replace(metric, right_or_wrong=is_share and bool(np.isin(found[:, 0], (0, 1)).all())), found
+    return replace(metric, right_or_wrong=is_share and bool(np.isin(of_rows[:, 0], (0, 1)).all())), of_rows
 
 
 def row_scores(metric: TextMetric, statistics: Floats) -> Floats:
@@ -260,8 +260,8 @@ def row_scores(metric: TextMetric, statistics: Floats) -> Floats:
 def _sample(metric: TextMetric, statistics: Floats, clusters: Ints, groups: Sequence[Hashable] | None) -> Sample:
     if groups is not None and not (metric.is_mean and (statistics[:, -1] == 1).all()):
         raise MetricInputError(
-            f"average_by: {metric.name} is no mean over rows, so groups of rows have no average: name the dataset a "
-            "second time without average_by:"
+            f"average_by: {metric.name} is not a mean over rows, so it cannot be averaged by group; add a second "
+            "dataset entry without average_by:"
         )
     if not metric.is_mean:
         ones = np.ones(len(clusters), dtype=np.int64)
@@ -296,8 +296,8 @@ def checked_texts(
         )
     of_rows = []
     for row, of_row in enumerate(listed):
-        each = _listed(() if of_row is None else of_row, f"row {row}: references", str | None)
-        of_rows.append([text for text in each if text is not None])
+        texts = _listed(() if of_row is None else of_row, f"row {row}: references", str | None)
+        of_rows.append([text for text in texts if text is not None])
         if needs_references and not of_rows[-1]:
             raise MetricInputError(
                 f"row {row}: expected at least one reference, got none: give one, or leave the row out"
@@ -314,21 +314,21 @@ def checked_texts(
 
 
 def _listed(given: Any, what: str, kind: Any) -> list[Any]:
-    """Return what is given as a list of a kind."""
+    """Return the given value as a list; refuse elements of another kind."""
     words = {str: "strings", object: "lists of strings", Mapping: "mappings"}.get(kind, "strings, as in [text]")
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise MetricInputError(f"expected {what} to be a list of {words}, got {type(given).__name__} {given!r:.60}")
     listed = list(given)
-    for row, each in enumerate(listed):
-        if not isinstance(each, kind):
+    for row, item in enumerate(listed):
+        if not isinstance(item, kind):
             raise MetricInputError(
-                f"expected {what} to be a list of {words}, got {type(each).__name__} {each!r:.60} at index {row}"
+                f"expected {what} to be a list of {words}, got {type(item).__name__} {item!r:.60} at index {row}"
             )
     return listed
 
 
 def _statistics(metric: TextMetric, texts: Texts) -> Floats:
-    """Run a metric over texts, and refuse what is no finite, additive numbers of each row."""
+    """Run a metric over texts; refuse statistics that are not finite, additive numbers of each row."""
     where, count = f"text metric {metric.name!r}", len(texts.predictions)
     returned: Any = metric.statistics(*texts)
     try:
@@ -369,7 +369,7 @@ def _statistics(metric: TextMetric, texts: Texts) -> Floats:
 
 
 def _number(metric: TextMetric, returned: Any, field: str = "value") -> float:
-    """Return what a metric made of sums, which may be any kind of real number, as a float; it need not be finite."""
+    """Return a metric's number, any kind of real number, as a float; it need not be finite."""
     if isinstance(returned, float):  # nearly always; this is called for every resample
         return float(returned)
     try:
@@ -384,7 +384,7 @@ def _number(metric: TextMetric, returned: Any, field: str = "value") -> float:
 
 
 def _details(metric: TextMetric, sums: Floats) -> dict[str, Any]:
-    """Return a metric's further figures by name; none where it has no such function."""
+    """Return a metric's further figures by name; none if it defines none."""
     if metric.details is None:
         return {}
     returned: Any = metric.details(sums)
@@ -440,11 +440,11 @@ def exact(
     flags = {"ignore_case": ignore_case, "ignore_punctuation": ignore_punctuation, "ignore_numbers": ignore_numbers}
     require_flags("exact", **flags, numeric=numeric, strip=strip)
     ignored = (ignore,) if isinstance(ignore, str) else tuple(ignore) if isinstance(ignore, list | tuple) else (ignore,)
-    if not all(isinstance(each, str) and each for each in ignored):
+    if not all(isinstance(pattern, str) and pattern for pattern in ignored):
         raise ConfigError.of("ignore", f"expected a regular expression, or a list of them, got {ignore!r}")
-    patterns = [compiled(each, "ignore") for each in ignored]
-    how = _OF_REPEATS.fullmatch(variant) if isinstance(variant, str) else None
-    k = int(how["k"] or 0) if how else 0
+    patterns = [compiled(pattern, "ignore") for pattern in ignored]
+    repeats = _OF_REPEATS.fullmatch(variant) if isinstance(variant, str) else None
+    k = int(repeats["k"] or 0) if repeats else 0
     removed = str.maketrans("", "", string.punctuation * ignore_punctuation + string.digits * ignore_numbers)
 
     def plain(text: str) -> str:
@@ -484,7 +484,7 @@ def exact(
     signature += "|numbers:no" * ignore_numbers + "|numeric:yes" * numeric
     # As JSON, without the bar that separates fields.
     signature += f"|ignore:{json.dumps(ignored).replace('|', chr(92) + 'u007c')}" if ignored else ""
-    signature += f"|variant:{how['how']}" if how else ""
+    signature += f"|variant:{repeats['how']}" if repeats else ""
     return TextMetric(
         name="exact",
         direction="higher",
@@ -494,9 +494,9 @@ def exact(
         right_or_wrong=not k,
         lowest=0,
         highest=1,
-        extraction=how["name"] or "" if how else variant,
-        of_repeats=(passed if k else voted) if how else None,
-        least_repeats=max(2, k) if how else 1,
+        extraction=repeats["name"] or "" if repeats else variant,
+        of_repeats=(passed if k else voted) if repeats else None,
+        least_repeats=max(2, k) if repeats else 1,
     )
 
 
@@ -508,7 +508,7 @@ _NUMBER = re.compile(
 
 
 def number_in(text: str) -> Decimal | None:
-    """Return the number that a text is; None if it is no number. `exact` says what a number has."""
+    """Return a text as a number; None if it is not a number. `exact` describes the numbers."""
     match = _NUMBER.fullmatch(text.strip().replace("\N{MINUS SIGN}", "-"))
     if match is None or not match["digits"] or (match["sign"] and match["more"]):
         return None
@@ -571,10 +571,10 @@ def found_metric(metrics: Mapping[str, TextMetric], name: str) -> TextMetric:
         return metrics[name]
     if name in RESERVED:
         raise ConfigError(f"{name!r} is a built-in metric: use its own markers and fixture")
-    known = ", ".join(sorted(metrics)) or "none (the hook pytest_lmgate_metrics registers them)"
-    own = sorted(row.name for row in METRICS.values() if row.is_number)
+    names = ", ".join(sorted(metrics)) or "none (the hook pytest_lmgate_metrics registers them)"
+    built_in = sorted(row.name for row in METRICS.values() if row.is_number)
     raise ConfigError.of(
         "metric",
-        f"expected a registered metric, got {name!r}{metric_hint(name, metrics)}; registered: {known}; built in: "
-        f"{', '.join(own)}",
+        f"expected a registered metric, got {name!r}{metric_hint(name, metrics)}; registered: {names}; built in: "
+        f"{', '.join(built_in)}",
     )

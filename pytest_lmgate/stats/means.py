@@ -220,13 +220,13 @@ def merged_rows(counts: Ints | Floats) -> Ints:
     # Not 512: committed baselines of more rows were merged to this share, and pair only with the same clusters.
     share = -(-int(counts.sum()) // 508)
     clusters = np.zeros(len(counts), dtype=np.int64)
-    cluster, held = 0, 0
+    cluster, targets = 0, 0
     for index, count in enumerate(counts.tolist()):
-        if held >= share:
-            cluster, held = cluster + 1, 0
+        if targets >= share:
+            cluster, targets = cluster + 1, 0
         clusters[index] = cluster
-        held += count
-    if held < share:
+        targets += count
+    if targets < share:
         clusters[clusters == cluster] = max(cluster - 1, 0)
     return clusters
 

@@ -34,7 +34,7 @@ from pytest_lmgate.stats.proportions import Changes, Outcomes, rows_without_chan
 from pytest_lmgate.stats.sample import Sample, Scale
 
 _SMALLEST = 1e-9
-"""A loss below which no number of rows is worth naming."""
+"""The smallest loss for which a number of needed rows is named."""
 _SHOWN = ("protocol", "metric", "generation", "lost text")
 _PARTS = {
     "data": "the two sides used different data (rows, prompts, references or clusters)",

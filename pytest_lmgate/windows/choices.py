@@ -35,23 +35,23 @@ Row = Mapping[str, Any]
 class Question:
     """One row."""
 
-    # what the model reads, each a text or a chat for the model's template: one before all choices, or one for each
+    # texts, or chats for the model's template, that the model reads: one before all choices, or one for each choice
     # choice
     prompts: tuple[Prompt, ...]
-    # what it chooses from, without the delimiter; only the target where the row has no choices
+    # the choices, without the delimiter; only the target if the row has no choices
     choices: tuple[str, ...]
     right: tuple[int, ...]  # indexes of the right choices
-    # what follows each prompt, without the delimiter, where each choice has a prompt of its own
+    # the text behind each prompt, without the delimiter, if each choice has its own prompt
     target: str | None = None
 
     @property
     def content(self) -> list[Any]:
-        """All of it but what is right, for digests."""
+        """All fields except the right answers, for digests."""
         return [self.prompts[0], self.choices] if self.target is None else [self.prompts, self.choices, self.target]
 
     @property
     def pairs(self) -> list[tuple[Prompt, str]]:
-        """What the model reads and what is scored, for each choice."""
+        """The prompt and the scored text of each choice."""
         if self.target is not None:
             return [(prompt, self.target) for prompt in self.prompts]
         return [(self.prompts[0], choice) for choice in self.choices]

@@ -16,7 +16,7 @@ from pytest_lmgate.windows.protocols import PROTOCOLS, WindowPlan, beginning, pl
 from pytest_lmgate.windows.requests import Piece
 from pytest_lmgate.windows.tokens import Streams, TokenizerFacts, TokenSpans
 
-_DIGITS = 9  # to which shares of a character are rounded: their sum depends on the order of adding
+_DIGITS = 9  # shares of a character are rounded to so many: their sum depends on the order of adding
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class TargetPlaces:
     read: Sequence[Ints]
     text: Ints  # text of each target
     token: Ints  # which token of its text a target is
-    tokenizer: TokenizerFacts  # what cut the texts
+    tokenizer: TokenizerFacts  # the texts were cut by it
     _alone: dict[int, TokenSpans] = field(default_factory=dict)
 
     def spelling(self, text: int) -> TokenSpans:

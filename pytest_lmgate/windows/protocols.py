@@ -154,7 +154,7 @@ DOCUMENT = Convention(name="document", read=read_rows)
 
 # ``bos-chunks``: full chunks, each after a BOS, of lines that are tokenized one by one; common among quantizers.
 def _read_lines(corpus: Corpus, _: Windowing, tokenizer: TokenizerFacts) -> Streams:
-    """Tokenize line by line, each with its newline, which the last line of a running text may have already."""
+    """Tokenize line by line, each line with its newline; the last line of a running text may have one already."""
     rows = corpus.rows[0].removesuffix("\n").split("\n") if corpus.is_one_text else corpus.rows
     lines = [f"{row}\n" for row in rows]
     ids, spans = zip(*map(tokenizer.cut, lines), strict=True)
@@ -305,7 +305,7 @@ def plan_windows(windowing: Windowing, lengths: Sequence[int], *, adds_bos: bool
 
 
 def tokens_needed(windowing: Windowing, tokenizer: TokenizerFacts) -> int:
-    """Return the tokens of a text below which a protocol scores nothing."""
+    """Return the number of tokens that a text needs for a protocol to score any."""
     return PROTOCOLS[windowing.protocol].tokens_needed(windowing.max_length, tokenizer)
 
 

@@ -27,7 +27,7 @@ class Request:
     # the one after the source and the ids before that position.
     at: Ints
     targets: Ints  # token ids, shape ``[targets]``
-    source: Ints | None = None  # what an encoder reads, shape ``[source tokens]``; None without an encoder
+    source: Ints | None = None  # token ids that an encoder reads, shape ``[source tokens]``; None without an encoder
     # The last target, where the protocol's own program reads it too. It changes a number only in models whose tokens
     # share a scale, as those with int8 activations.
     follows: int | None = None

@@ -1,4 +1,4 @@
-"""Tokens: what planning needs to know of a tokenizer, token streams, special tokens, chats, prompts to token ids."""
+"""Tokens: the planner's view of a tokenizer, token streams, special tokens, chats, prompts to token ids."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class TokenSpans:
     @classmethod
     def joined(cls, parts: Sequence[TokenSpans | None]) -> TokenSpans | None:
         """Return the spans of texts that follow each other; None if those of one are unknown."""
-        known = [part for part in parts if part is not None]
-        if len(known) < len(parts):
+        spans = [part for part in parts if part is not None]
+        if len(spans) < len(parts):
             return None
-        ends = np.cumsum([len(part.text) for part in known], dtype=np.int64)
-        shifts = np.repeat(np.append(0, ends)[:-1], [len(part.begins) for part in known])
+        ends = np.cumsum([len(part.text) for part in spans], dtype=np.int64)
+        shifts = np.repeat(np.append(0, ends)[:-1], [len(part.begins) for part in spans])
         begins, lasts = (
-            np.concatenate(arrays) for arrays in zip(*((part.begins, part.ends) for part in known), strict=True)
+            np.concatenate(arrays) for arrays in zip(*((part.begins, part.ends) for part in spans), strict=True)
         )
-        return cls("".join(part.text for part in known), begins + shifts, lasts + shifts)
+        return cls("".join(part.text for part in spans), begins + shifts, lasts + shifts)
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ class Chats:
     def of(
         cls, prompts: Iterable[Prompt], tokenizer: TokenizerFacts, variables: Mapping[str, Any], *, model: str
     ) -> Chats:
-        """Write the chats among the prompts, twice: what changes each time cannot be measured."""
+        """Write the chats among the prompts, twice: a chat that changes each time cannot be measured."""
         chats = [prompt for prompt in dict.fromkeys(prompts) if not isinstance(prompt, str)]
         write = functools.partial(_rendered, tokenizer=tokenizer, variables=variables, model=model)
         texts, again = ([write(chat) for chat in chats] for _ in range(2))
@@ -258,7 +258,7 @@ class Chats:
         return cls(dict(zip(chats, texts, strict=True)), dated, write, model)
 
     def read(self, prompt: Prompt) -> str:
-        """Return what the model reads of a prompt."""
+        """Return a prompt's text as the model reads it."""
         return prompt if isinstance(prompt, str) else self.texts[prompt]
 
     def require_same_time(self) -> None:
@@ -287,7 +287,7 @@ def _rendered(turns: Chat, tokenizer: TokenizerFacts, variables: Mapping[str, An
 
 
 def _in_time(render: Callable[[], str], size: int) -> str:
-    """Return what a template writes of a chat with `size` characters; one without end is stopped.
+    """Return a template's text of a chat with `size` characters; an endless template is stopped.
 
     It runs in a thread of its own, in which an exception can be raised from here.
     """
@@ -314,7 +314,7 @@ def _in_time(render: Callable[[], str], size: int) -> str:
 
 
 def _has_time(turns: Chat, tokenizer: TokenizerFacts, variables: Mapping[str, Any]) -> bool:
-    """Return whether the template calls ``strftime_now``, which fails where that is a text."""
+    """Return whether the template calls ``strftime_now``: the call fails if the variable is a text."""
     assert tokenizer.chat is not None
     try:
         tokenizer.chat(_messages(turns), **{**variables, "strftime_now": "now"})
@@ -341,7 +341,7 @@ def _varying(model: str) -> ModelError:
 
 
 def require_variables(template: str, variables: Iterable[str]) -> None:
-    """Refuse variables that a template does not name, which it would ignore."""
+    """Refuse variables that a template does not name, because it would ignore them."""
     if unknown := [name for name in variables if not re.search(rf"\b{re.escape(name)}\b", template)]:
         raise ValueError(f"chat_template_kwargs: the template has no variable {unknown[0]!r}")
 

@@ -86,7 +86,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_damaged_layer_is_named_in_a_sentence(folder: Path) -> None:
     done = run(folder, "int4", "words", "--against", "original", "--tokens", "1000", "--device", "cpu")
     assert done.returncode == 0, done.stderr
-    assert "model.layers.2 stands out: put into original, it alone costs " in done.stdout
+    assert "model.layers.2 stands out: replacing only this part of original costs " in done.stdout
     assert "protocol:sliding|max_length:" in done.stdout.splitlines()[1]
     assert done.stdout.splitlines()[4].split() == ["part", "KL,", "put", "in", "perplexity", "KL,", "put", "back"]
 

@@ -357,5 +357,5 @@ def test_groups_of_rows_count_alike_in_a_mean_and_have_none_of_bleu() -> None:
     score = text_score(exact(), texts, references, groups=groups)
     assert score == pytest.approx((1 + 1 / 4) / 2)
     assert text_score(exact(), texts, references) == pytest.approx(3 / 6)
-    with pytest.raises(MetricInputError, match="average_by: bleu is no mean over rows"):
+    with pytest.raises(MetricInputError, match="average_by: bleu is not a mean over rows"):
         text_score(bleu(), texts, references, groups=groups)

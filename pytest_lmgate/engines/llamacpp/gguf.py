@@ -76,13 +76,13 @@ class LlamaCppRunner(Runner):
         from pytest_lmgate.engines.logits import Logits
 
         size = self._weights.vocabulary_size
-        found = np.empty((sum(len(request.at) for request in requests), size), dtype=np.float32)
+        states = np.empty((sum(len(request.at) for request in requests), size), dtype=np.float32)
         first = 0
         for request in requests:
             for targets, rows, logits in self._read(request):
-                found[first + targets] = logits[rows]
+                states[first + targets] = logits[rows]
             first += len(request.at)
-        return Logits(torch.from_numpy(found), None)
+        return Logits(torch.from_numpy(states), None)
 
     def prepare_writing(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Batching:
         most = len(prompts[0].ids) + settings.max_new_tokens
@@ -124,8 +124,8 @@ class LlamaCppRunner(Runner):
         context = self._fitting(tokens)
         context.forget()
         *_, logits = context.read(ids, np.array([len(ids) - 1]))
-        found: NDArray[np.float32] = logits[0].copy()
-        return found
+        next_logits: NDArray[np.float32] = logits[0].copy()
+        return next_logits
 
     def _fitting(self, tokens: int) -> Context:
         """Return the context for a row of so many tokens; it is empty if the last row had another one."""
@@ -193,8 +193,8 @@ def _log_sums(logits: NDArray[np.float32]) -> Floats:
     highest = logits.max(1)
     exponentials = logits - highest[:, None]
     np.exp(exponentials, out=exponentials)
-    found: Floats = np.log(exponentials.sum(1, dtype=np.float64)) + highest
-    return found
+    log_sums: Floats = np.log(exponentials.sum(1, dtype=np.float64)) + highest
+    return log_sums
 
 
 @dataclass(frozen=True)
@@ -290,24 +290,24 @@ def tokens_of_folder(folder: TokenizerFolder, weights: Weights) -> Tokens:
     from pytest_lmgate.engines.tokenizers import decoded, load_tokenizer, tokenizer_facts
 
     tokenizer = load_tokenizer(folder)
-    given, own = tokenizer_facts(tokenizer), own_tokens(weights)
+    given, own_ids = tokenizer_facts(tokenizer), own_tokens(weights)
 
     def check(ids: Sequence[int], text: str, special: bool) -> None:
-        if list(ids) == (its := list(own.facts.encode(text, special))):
+        if list(ids) == (its := list(own_ids.facts.encode(text, special))):
             return
         pairs = zip(ids, its, strict=False)
         at = next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(ids), len(its)))
-        before = own.decode(its[:at], True)[-_SHOWN:]
+        before = own_ids.decode(its[:at], True)[-_SHOWN:]
         where = f"after {before!r}" if before else "at the beginning"
         raise ModelError(
             f"model {weights.name!r}: the tokenizer in {folder.path} and the GGUF tokenize a text differently: token "
-            f"{at} {where} is {_shown(ids, at, given)} in the folder and {_shown(its, at, own.facts)} in the GGUF; "
+            f"{at} {where} is {_shown(ids, at, given)} in the folder and {_shown(its, at, own_ids.facts)} in the GGUF; "
             "give the folder that the GGUF was made from, or leave tokenizer: out to use the GGUF's own tokens"
         )
 
     facts = checked_facts(given, check)
     facts.encode("a", True)
-    return Tokens(facts, partial(decoded, tokenizer), own.ends)
+    return Tokens(facts, partial(decoded, tokenizer), own_ids.ends)
 
 
 def checked_facts(given: TokenizerFacts, check: Callable[[Sequence[int], str, bool], None]) -> TokenizerFacts:
@@ -319,10 +319,10 @@ def checked_facts(given: TokenizerFacts, check: Callable[[Sequence[int], str, bo
         return ids
 
     def placed(text: str, special: bool) -> Placed | None:
-        found = given.placed(text, special)
-        if found is not None:
-            check(found.ids, text, special)
-        return found
+        spans = given.placed(text, special)
+        if spans is not None:
+            check(spans.ids, text, special)
+        return spans
 
     return replace(given, encode=encode, placed=placed, target=None)
 

@@ -62,8 +62,8 @@ def built_with(model: str) -> str:
     """Return what llama.cpp was compiled for, as in ``CPU : SSE3 = 1 | AVX2 = 1``: another build rounds otherwise."""
     llama = library(model)
     with _captured_log(llama):
-        found: bytes = llama.llama_print_system_info()
-    return found.decode().strip()
+        info: bytes = llama.llama_print_system_info()
+    return info.decode().strip()
 
 
 @contextlib.contextmanager
@@ -123,8 +123,8 @@ class LoadOptions:
     def flash(self, is_float32: bool, writes: bool) -> bool | None:
         """Whether to use flash attention; None lets llama.cpp choose."""
         default = self._flash_writing if writes or is_float32 else None
-        found: bool | None = self.given.get("flash_attn", default)
-        return found
+        flash: bool | None = self.given.get("flash_attn", default)
+        return flash
 
     def flash_words(self, is_float32: bool, writes: bool) -> str:
         """Return `flash` as signatures name it."""
@@ -256,8 +256,8 @@ class Context:
             self._decode(count)
             self._read += count
             if outputs:
-                found = self._llama.llama_get_logits(self._pointer)
-                yield np.ctypeslib.as_array(found, (outputs, self._weights.vocabulary_size))
+                logits = self._llama.llama_get_logits(self._pointer)
+                yield np.ctypeslib.as_array(logits, (outputs, self._weights.vocabulary_size))
 
     def _chunks(self, tokens: int) -> Iterator[slice]:
         """Yield as many tokens as a batch holds; never leave a single one for the end, see `LoadOptions.writing`."""

@@ -159,18 +159,18 @@ class OnnxFiles:
             raise ModelError(f"model {name!r}: no such folder: {path}; check models.{name}.path")
         if wanted is not None:
             return cls(path / wanted, path)._checked(name)
-        found = sorted(path.glob("*.onnx")) or sorted(path.glob(f"{_BELOW}/*.onnx"))
-        if not found:
+        models = sorted(path.glob("*.onnx")) or sorted(path.glob(f"{_BELOW}/*.onnx"))
+        if not models:
             raise ModelError(
                 f"model {name!r}: no .onnx file in {path}: expected a folder made by optimum-cli export onnx"
             )
-        if len(found) > 1:
-            names = ", ".join(file.relative_to(path).as_posix() for file in found)
+        if len(models) > 1:
+            names = ", ".join(file.relative_to(path).as_posix() for file in models)
             raise ModelError(
                 f"model {name!r}: {path} has several .onnx files ({names}): name one, as in load: {{file_name: "
-                f"{found[0].relative_to(path).as_posix()}}}"
+                f"{models[0].relative_to(path).as_posix()}}}"
             )
-        return cls(found[0], path)._checked(name)
+        return cls(models[0], path)._checked(name)
 
     @property
     def weight_bytes(self) -> int:
@@ -185,11 +185,11 @@ class OnnxFiles:
         """
         inner = self.model.parent
         nearby = checkpoint_files(inner, everything=True).items()
-        found = {f"onnx/{file}": path for file, path in nearby if path.suffix != ".onnx" or path == self.model}
+        files = {f"onnx/{file}": path for file, path in nearby if path.suffix != ".onnx" or path == self.model}
         if inner != self.folder:
             around = checkpoint_files(self.folder).items()
-            found |= {f"model/{file}": path for file, path in around if path.suffix not in (".onnx", *WEIGHTS)}
-        return found
+            files |= {f"model/{file}": path for file, path in around if path.suffix not in (".onnx", *WEIGHTS)}
+        return files
 
     def _checked(self, name: str) -> OnnxFiles:
         if not self.model.is_file():

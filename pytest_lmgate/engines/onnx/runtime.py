@@ -45,13 +45,13 @@ class LoadOptions:
         return "CUDAExecutionProvider" if self.device.startswith("cuda") else "CPUExecutionProvider"
 
     def session_options(self, library: Any) -> Any:
-        found = library.SessionOptions()
-        found.log_severity_level = 4
-        found.intra_op_num_threads = self.threads
+        options = library.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = self.threads
         level = self.given.get("graph_optimization_level", "all").upper()
         name = f"ORT_{level}_ALL" if level == "DISABLE" else f"ORT_ENABLE_{level}"
-        found.graph_optimization_level = getattr(library.GraphOptimizationLevel, name)
-        return found
+        options.graph_optimization_level = getattr(library.GraphOptimizationLevel, name)
+        return options
 
     def providers(self) -> list[tuple[str, dict[str, str]]]:
         """Return the execution providers, the device's own first, and their options.
@@ -61,8 +61,8 @@ class LoadOptions:
         options = {str(key): str(value) for key, value in self.given.get("provider_options", {}).items()}
         if not self.device.startswith("cuda"):
             return [(self.provider, options)]
-        own = {"device_id": self.device.partition(":")[2] or "0", "use_tf32": "0"}
-        return [(self.provider, own | options), ("CPUExecutionProvider", {})]
+        cuda_options = {"device_id": self.device.partition(":")[2] or "0", "use_tf32": "0"}
+        return [(self.provider, cuda_options | options), ("CPUExecutionProvider", {})]
 
 
 @functools.cache

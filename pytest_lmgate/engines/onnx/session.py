@@ -68,8 +68,8 @@ class Session:
                 f"model {name!r}: the device {options.device!r} cannot be used: onnxruntime chose {got} instead of "
                 f"{options.provider}; use device: cpu, or install the libraries that {options.provider} needs"
             )
-        self._inputs = {each.name: each for each in self._session.get_inputs()}
-        outputs = {each.name: each for each in self._session.get_outputs()}
+        self._inputs = {node.name: node for node in self._session.get_inputs()}
+        outputs = {node.name: node for node in self._session.get_outputs()}
         self._present = {past: past.replace(_PAST, _PRESENT, 1) for past in self._inputs if past.startswith(_PAST)}
         self._require_known(outputs)
         self.has_past = bool(self._present)  # whether keys and values can be kept from one token to the next
@@ -93,7 +93,7 @@ class Session:
             "position_ids": np.arange(begin, begin + tokens)[None].repeat(batch, 0),
             **past,
         }
-        fed = {name: fed[name].astype(_TYPES[each.type], copy=False) for name, each in self._inputs.items()}
+        fed = {name: fed[name].astype(_TYPES[node.type], copy=False) for name, node in self._inputs.items()}
         wanted = ["logits", *(self._present.values() if keep else ())]
         try:
             logits, *present = self._session.run(wanted, fed)
@@ -112,12 +112,12 @@ class Session:
 
     def _empty(self, batch: int) -> dict[str, NDArray[Any]]:
         """Return keys and values of no token; the first axis is the batch's."""
-        found = {}
+        empty = {}
         for name in self._present:
             first, *rest = self._inputs[name].shape
             shape = [first if isinstance(first, int) else batch, *(n if isinstance(n, int) else 0 for n in rest)]
-            found[name] = np.zeros(shape, _TYPES[self._inputs[name].type])
-        return found
+            empty[name] = np.zeros(shape, _TYPES[self._inputs[name].type])
+        return empty
 
     def _require_known(self, outputs: dict[str, Any]) -> None:
         where = f"model {self._name!r}: {self._file.name}"
@@ -134,10 +134,10 @@ class Session:
         if any(isinstance(length, int) for length in self._inputs["input_ids"].shape):
             shape = list(self._inputs["input_ids"].shape)
             raise ModelError(f"{where} reads ids of the shape {shape} only, but a text may be of any length: {_EXPORT}")
-        for each in (*self._inputs.values(), outputs["logits"]):
-            if each.type not in _TYPES:
+        for node in (*self._inputs.values(), outputs["logits"]):
+            if node.type not in _TYPES:
                 raise ModelError(
-                    f"{where}: {each.name} is a {each.type}, which numpy does not have: export it with --dtype fp32"
+                    f"{where}: {node.name} is a {node.type}, which numpy does not have: export it with --dtype fp32"
                 )
 
     def _failed_to_load(self, error: Exception) -> ModelError | EngineError:
@@ -234,7 +234,7 @@ def _reader(session: Session) -> Callable[[Sequence[int]], NDArray[Any]]:
         else:
             so_far.extend(ids)
             logits, _ = session.read(np.array([so_far], dtype=np.int64))
-        found: NDArray[Any] = logits[0, -1]
-        return found
+        next_logits: NDArray[Any] = logits[0, -1]
+        return next_logits
 
     return read

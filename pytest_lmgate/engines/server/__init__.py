@@ -73,9 +73,9 @@ class Server(Backend):
             )
         folder = TokenizerFolder.of(entry)
         files = folder.files
-        own = {"server": settings.url} if command is None else command.content
+        identity = {"server": settings.url} if command is None else command.content
         snapshot, digests = entry.hash_files(files if command is None else {**files, **command.files})
-        content = {**digests, **own, "model": settings.model, **folder.ingredients}
+        content = {**digests, **identity, "model": settings.model, **folder.ingredients}
         if settings.chat:
             content["chat"] = f"by the server, reasoning_effort {settings.reasoning_effort}"
         is_known = spec.revision is not None or (command is not None and bool(command.spec.content))
@@ -140,7 +140,7 @@ def _started(
 
 
 def _require_room(client: Client, room: int) -> None:
-    """Refuse a server whose context is shorter than that of the entry, or that has no such model."""
+    """Refuse a server that lacks the model, or whose context is shorter than the entry's."""
     served = client.served_context()
     if served is not None and served < room:
         raise ConfigError(
@@ -322,7 +322,7 @@ class ServerRunner(Runner):
         return answer
 
     def _answer(self, prompt: PromptIds, settings: GenerationSettings) -> tuple[str, int, bool]:
-        """Have the server answer a chat by its own template; what it reasons before that is no part of the text."""
+        """Have the server answer a chat by its own template; its reasoning is not a part of the text."""
         client, turns = self._client, prompt.prompt
         if isinstance(turns, str) or settings.truncate == "left":
             raise ConfigError(
@@ -366,5 +366,5 @@ def _written(answer: dict[str, Any], settings: GenerationSettings) -> int:
 
 def _count(answer: dict[str, Any], which: str) -> int | None:
     usage = answer.get("usage")
-    found = usage.get(which) if isinstance(usage, dict) else None
-    return found if isinstance(found, int) else None
+    tokens_used = usage.get(which) if isinstance(usage, dict) else None
+    return tokens_used if isinstance(tokens_used, int) else None

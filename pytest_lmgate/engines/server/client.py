@@ -42,7 +42,7 @@ class BadAnswer(EngineError):
 
 
 class WrongNumbers(BadAnswer, UnreliableError):
-    """The likelihoods in an answer cannot be, or contradict those of earlier answers."""
+    """The likelihoods in an answer are impossible, or contradict earlier answers."""
 
 
 class Watched(Protocol):
@@ -124,7 +124,7 @@ def _split(written: str, where: str) -> SplitResult:
     if not is_valid or address.query or address.fragment:
         # A query or fragment may be a secret; a user name and password come before an @.
         address_alone, *rest = re.split(r"[?#]", written, maxsplit=1)
-        shown = "***" if any("@" in each for each in rest) else address_alone.rpartition("@")[2]
+        shown = "***" if any("@" in segment for segment in rest) else address_alone.rpartition("@")[2]
         raise ConfigError(
             f"{where}.server: expected an address as in http://localhost:8000/v1, without ? and #, got {shown!r}"
         )
@@ -205,18 +205,20 @@ class Client:
                 return None  # the first request tells whether the server knows the model
             raise
         listed = answer.get("data")
-        known = {each.get("id"): each for each in listed if isinstance(each, dict)} if isinstance(listed, list) else {}
-        if (wanted := self.settings.model) not in known:
-            names = [str(each) for each in known]
+        by_id = (
+            {entry.get("id"): entry for entry in listed if isinstance(entry, dict)} if isinstance(listed, list) else {}
+        )
+        if (wanted := self.settings.model) not in by_id:
+            names = [str(name) for name in by_id]
             raise ModelError(
                 f"model {self.name!r}: the server {self.settings.url} has no model {wanted!r}{nearest(wanted, names)}; "
                 f"it has {', '.join(names) or 'none'}: check models.{self.name}.model"
             )
-        context = known[wanted].get("max_model_len")
+        context = by_id[wanted].get("max_model_len")
         return context if isinstance(context, int) and context > 0 else None
 
-    def wrong(self, what: str, kind: type[BadAnswer] = BadAnswer) -> BadAnswer:
-        return kind(f"{self._about}{(self._process or self.settings).hidden(what)}")
+    def wrong(self, problem: str, kind: type[BadAnswer] = BadAnswer) -> BadAnswer:
+        return kind(f"{self._about}{(self._process or self.settings).hidden(problem)}")
 
     def problem_at(self, url: str, timeout: float) -> str:
         """GET an address once, and return why it is not answered; empty where it is."""
@@ -275,16 +277,16 @@ class Client:
 
     def _json(self, answer: Any) -> dict[str, Any]:
         try:
-            found = json.loads(answer.content)
+            content = json.loads(answer.content)
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            content = None
+        if not isinstance(content, dict):
             kind = answer.headers.get("Content-Type", "no content type")
             raise self.wrong(
                 f"expected a JSON object, got {kind} that begins {_short(answer.text)!r}; check the address: most end "
                 "in /v1"
             )
-        return found
+        return content
 
     def _problem(self, answer: Any) -> str:
         try:

@@ -51,7 +51,7 @@ class Log:
         os.set_blocking(printed, False)
 
     def pass_on(self, *, is_end: bool = False) -> bool:
-        """Write what the server has printed since; return False once nobody can print any more."""
+        """Write the server's new output; return False once nobody can print any more."""
         chunk = None
         with contextlib.suppress(BlockingIOError):
             while chunk := os.read(self._printed, 2**16):
@@ -203,7 +203,7 @@ class Guard:
                     self._ended = os.waitstatus_to_exitcode(ended[1])
 
     def _stop(self) -> None:
-        """End the server's process group, and what left it."""
+        """End the server's process group, and the processes that left it."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             self._signal(number)
             until = time.monotonic() + _PATIENCE
@@ -218,10 +218,10 @@ class Guard:
 
     def _signal(self, number: int) -> bool:
         """Send a signal to all processes of the server; return whether there are any."""
-        found = False
+        signalled = False
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._pid, number)
-            found = True
+            signalled = True
         children: list[str] = []
         with contextlib.suppress(OSError):  # Linux has the file
             children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
@@ -229,8 +229,8 @@ class Guard:
             with contextlib.suppress(ProcessLookupError):
                 if os.getpgid(child) != self._pid:
                     os.kill(child, number)
-                    found = True
-        return found
+                    signalled = True
+        return signalled
 
 
 def main() -> None:

@@ -81,9 +81,9 @@ class ServedTokens:
 
         A server writes special tokens where it is asked to, as `decoding` does if there are stop strings.
         """
-        found = cut(text, stops)
-        without = functools.reduce(lambda kept, token: kept.replace(token, ""), self.special if stops else (), found)
-        return without, found != text
+        shown = cut(text, stops)
+        without = functools.reduce(lambda kept, token: kept.replace(token, ""), self.special if stops else (), shown)
+        return without, shown != text
 
     def is_named(self, token: int, name: object) -> bool:
         """Return whether a server's name of a token, a text or ``token_id:17``, fits an id.
@@ -96,8 +96,10 @@ class ServedTokens:
             return name == f"token_id:{token}"
         if token in self.facts.special and not name:
             return True
-        own = self._name(token)
-        return name.replace(_BROKEN, "") in (own, f" {own}") or name.replace(_BROKEN, "") == own.removeprefix(" ")
+        token_name = self._name(token)
+        return name.replace(_BROKEN, "") in (token_name, f" {token_name}") or name.replace(
+            _BROKEN, ""
+        ) == token_name.removeprefix(" ")
 
     @functools.cached_property
     def _drops_space(self) -> bool:
@@ -169,13 +171,13 @@ class Way:
         settings = GenerationSettings(seed=0, temperature=1.0)
         draws = {"max_tokens": _DRAWN_TOKENS, "return_token_ids": True, **decoding(settings, row)}
         if self.echoes:
-            found = self.ask(ids, tries=True, draws=draws)
+            drawn = self.ask(ids, tries=True, draws=draws)
         else:
             answer = self.client.completion({"prompt": list(ids), **draws}, tries=True)
             if not isinstance(written := answer["choices"][0].get("token_ids"), list):
                 return None
-            found = self.ask([*ids, *written], tries=True)
-        return Reading(found.logprobs[len(ids) :], found.tops[len(ids) :])
+            drawn = self.ask([*ids, *written], tries=True)
+        return Reading(drawn.logprobs[len(ids) :], drawn.tops[len(ids) :])
 
 
 @dataclass(frozen=True)
@@ -188,9 +190,9 @@ class Proven:
 
     def try_again(self) -> None:
         """Ask for the prompt's likelihoods again: `WrongNumbers` if the server has changed its model or its answers."""
-        known = ~np.isnan(self.reading.logprobs)
-        before = self.reading.logprobs[known]
-        now = self.way.ask(self.ids, tries=True).logprobs[known]
+        is_known = ~np.isnan(self.reading.logprobs)
+        before = self.reading.logprobs[is_known]
+        now = self.way.ask(self.ids, tries=True).logprobs[is_known]
         with np.errstate(invalid="ignore"):  # of two infinite ones
             moved, size = float(np.abs(now - before).mean()), float(np.abs(before).mean())
         if not moved <= _ROUNDING * size:
@@ -216,7 +218,7 @@ def proven_way(client: Client, tokens: ServedTokens) -> Proven:
     texts += [_TEXT.format(*_WORDS[:at], other, *_WORDS[at + 1 :]) for at, other in enumerate(_OTHERS)]
     prompts = [list(tokens.facts.encode(text, True)) for text in texts]
     problems: dict[str, list[str]] = {}
-    for way in (Way(client, tokens, *each) for each in _WAYS):
+    for way in (Way(client, tokens, *way) for way in _WAYS):
         try:
             readings = [way.ask(ids, tries=True) for ids in prompts]
         except (BadAnswer, ModelError) as error:
@@ -229,10 +231,10 @@ def proven_way(client: Client, tokens: ServedTokens) -> Proven:
             return Proven(way, prompts[0], readings[0])
         problems = {problem: [way.words]}
         break  # another way gives the same numbers, and may not let them be tried
-    found = "; ".join(f"by {' and '.join(ways)}: {problem}" for problem, ways in problems.items())
+    listed = "; ".join(f"by {' and '.join(ways)}: {problem}" for problem, ways in problems.items())
     raise ModelError(
         f"model {client.name!r}: the server {client.settings.url} does not give the likelihoods of a prompt's tokens, "
-        f"which perplexity and accuracy need: {found}; use another server, such as vLLM, or gate its texts only"
+        f"which perplexity and accuracy need: {listed}; use another server, such as vLLM, or gate its texts only"
     )
 
 
@@ -248,13 +250,15 @@ def _prompt_logprobs(answer: Mapping[str, Any], ids: Sequence[int]) -> Reading:
     _require_count(len(given), ids)
     values: list[object] = [None]
     tops: list[list[object]] = [[]]
-    for at, (token, each) in enumerate(zip(ids[1:], given[1:], strict=True), 1):
-        if not isinstance(each, dict):
-            raise _Unfit(f"token {at} has no likelihood: {each!r:.40}")
-        if str(token) not in each:
-            raise _Unfit(f"token {at}: expected the likelihood of token id {token}, got those of {', '.join(each)}")
-        values.append(each[str(token)]["logprob"])
-        tops.append([one["logprob"] for one in each.values()])
+    for at, (token, candidates) in enumerate(zip(ids[1:], given[1:], strict=True), 1):
+        if not isinstance(candidates, dict):
+            raise _Unfit(f"token {at} has no likelihood: {candidates!r:.40}")
+        if str(token) not in candidates:
+            raise _Unfit(
+                f"token {at}: expected the likelihood of token id {token}, got those of {', '.join(candidates)}"
+            )
+        values.append(candidates[str(token)]["logprob"])
+        tops.append([one["logprob"] for one in candidates.values()])
     return _checked(values, tops, unknown=1)
 
 
@@ -281,14 +285,17 @@ def _echoed(answer: Mapping[str, Any], ids: Sequence[int], tokens: ServedTokens,
         )
     end = len(names) if behind else count
     if behind:
-        listed = [own if _tells_apart(top, name) else [] for own, top, name in zip(listed, tops, names, strict=True)]
+        listed = [
+            likeliest if _tells_apart(top, name) else []
+            for likeliest, top, name in zip(listed, tops, names, strict=True)
+        ]
     return _checked([None] * hidden + values[:end], [[]] * hidden + listed[:end], unknown=1 + hidden)
 
 
 def _tells_apart(top: Mapping[str, float] | None, name: str) -> bool:
     """Return whether a list has all the likeliest tokens; parts of characters share a name, and then one is lost."""
-    others = [each for each in top or {} if each != name or len(top or {}) == _TOP]
-    return len(others) == _TOP and all(each and _BROKEN not in each for each in others)
+    others = [other for other in top or {} if other != name or len(top or {}) == _TOP]
+    return len(others) == _TOP and all(other and _BROKEN not in other for other in others)
 
 
 def _require_count(count: int, ids: Sequence[int]) -> None:
@@ -298,9 +305,9 @@ def _require_count(count: int, ids: Sequence[int]) -> None:
 
 
 def _checked(values: Sequence[Any], tops: Sequence[Sequence[Any]], *, unknown: int) -> Reading:
-    """Refuse numbers that are no log-probabilities; the first `unknown` tokens may have none."""
-    for at, found in enumerate(zip(values, tops, strict=True)):
-        for value in (found[0], *found[1]):
+    """Refuse numbers that are not log-probabilities; the first `unknown` tokens may have none."""
+    for at, entry in enumerate(zip(values, tops, strict=True)):
+        for value in (entry[0], *entry[1]):
             if value is None and at < unknown:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float):
@@ -310,18 +317,18 @@ def _checked(values: Sequence[Any], tops: Sequence[Sequence[Any]], *, unknown: i
                     f"token {at} of {len(values):,}: {value} is not a log-likelihood: expected 0 or less; does the "
                     "server give logits instead?"
                 )
-        if (total := sum(math.exp(value) for value in found[1] if value is not None)) > 1 + _ABOVE_ONE:
+        if (total := sum(math.exp(value) for value in entry[1] if value is not None)) > 1 + _ABOVE_ONE:
             raise _Unfit(
-                f"token {at} of {len(values):,}: the probabilities of {len(found[1])} tokens in its place sum to "
+                f"token {at} of {len(values):,}: the probabilities of {len(entry[1])} tokens in its place sum to "
                 f"{total:.4g}: expected 1 or less; does the server give logarithms to base 10?"
             )
-    known = [math.nan if value is None else value for value in values]
-    logprobs = np.array([-math.inf if value <= _NO_CHANCE else value for value in known])
+    numbers = [math.nan if value is None else value for value in values]
+    logprobs = np.array([-math.inf if value <= _NO_CHANCE else value for value in numbers])
     return Reading(logprobs, [sorted((value for value in top if value is not None), reverse=True) for top in tops])
 
 
 def _disproof(prompts: Sequence[Sequence[int]], readings: Sequence[Reading], tokens: ServedTokens) -> str:
-    """Return what is wrong with the experiment's answers, if anything."""
+    """Return the fault in the experiment's answers, if any."""
     whole, base = prompts[0], readings[0]
     for ids, reading in zip(prompts[1:], readings[1:], strict=True):
         pairs = list(zip(whole, ids, strict=False))
@@ -360,16 +367,16 @@ def _top_moves(one: Sequence[float], two: Sequence[float]) -> float:
 
 def _imprecision(readings: Sequence[Reading]) -> str:
     """Return why the numbers are too coarse, if they are."""
-    found = np.concatenate([reading.logprobs[np.isfinite(reading.logprobs)] for reading in readings])
-    if np.all(np.abs(found * 1e4 - np.round(found * 1e4)) < 1e-6):
-        return f"the likelihoods are rounded to 4 decimals or fewer, as {found[-1]}"
-    if not np.any(found.astype(np.float32).view(np.uint32) & _HALF):
-        return f"the likelihoods are in half precision, as {found[-1]}"
+    logprobs = np.concatenate([reading.logprobs[np.isfinite(reading.logprobs)] for reading in readings])
+    if np.all(np.abs(logprobs * 1e4 - np.round(logprobs * 1e4)) < 1e-6):
+        return f"the likelihoods are rounded to 4 decimals or fewer, as {logprobs[-1]}"
+    if not np.any(logprobs.astype(np.float32).view(np.uint32) & _HALF):
+        return f"the likelihoods are in half precision, as {logprobs[-1]}"
     return ""
 
 
 def _improbability(readings: Sequence[Reading], tokens: ServedTokens) -> str:
-    """Return why the numbers are no log-probabilities, if they are none."""
+    """Return why the numbers are not log-probabilities; empty if they are."""
     highest: list[float] = []
     for reading in readings:
         for at, (value, top) in enumerate(zip(reading.logprobs, reading.tops, strict=True)):
@@ -427,13 +434,13 @@ def _gain(value: float, top: Floats, exponent: float) -> float:
 
 def decoding(settings: GenerationSettings, row: int) -> dict[str, Any]:
     """Return sampling parameters that leave nothing to a server's defaults, such as repetition penalties."""
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         **sampling(settings),
         **dict.fromkeys(("repetition_penalty", "repeat_penalty"), 1.0),
         **dict.fromkeys(("min_p", "presence_penalty", "frequency_penalty"), 0.0),
     }
     if settings.stop:
-        found |= {"stop": list(settings.stop), "skip_special_tokens": False}  # a stop string may name one
+        fields |= {"stop": list(settings.stop), "skip_special_tokens": False}  # a stop string may name one
     if settings.seed is not None:
-        found["seed"] = row_seed(settings.seed, row) >> 1  # some servers take 31 bits
-    return found
+        fields["seed"] = row_seed(settings.seed, row) >> 1  # some servers take 31 bits
+    return fields

@@ -73,7 +73,7 @@ class Command:
             arguments = tuple(shlex.split(spec.command))
         except ValueError as error:
             raise ConfigError(f"{where}: expected words as for a shell, got {spec.command!r}: {error}") from error
-        if not any("{port}" in each for each in (*arguments[1:], *map(str, spec.env.values()))):
+        if not any("{port}" in argument for argument in (*arguments[1:], *map(str, spec.env.values()))):
             raise ConfigError(
                 f"{where}: expected {{port}} where the server's port belongs, as in `vllm serve models/int8 --port "
                 "{port}`, because a free port is chosen at each start"
@@ -90,42 +90,44 @@ class Command:
                 word = f"{name}={_digest(value)}"
             words.append(_digest(word) if is_secret else word)
             is_secret = word.startswith("-") and not equals and bool(_SECRET.search(word))
-        env = {name: _digest(str(each)) if _SECRET.search(name) else str(each) for name, each in self.spec.env.items()}
-        found = {"command": json.dumps(words), "env": json.dumps(env, sort_keys=True)}
+        env = {
+            name: _digest(str(value)) if _SECRET.search(name) else str(value) for name, value in self.spec.env.items()
+        }
+        facts = {"command": json.dumps(words), "env": json.dumps(env, sort_keys=True)}
         for package, version in versions(self.spec.versions).items():
             if version == "absent":
                 raise ConfigError(
                     f"models.{self.model}.server.versions: {package} is not installed in pytest's environment; remove "
                     "it, and name the files of the server's own environment that decide its numbers in content:"
                 )
-            found[f"version {package}"] = version
-        return found
+            facts[f"version {package}"] = version
+        return facts
 
     @property
     def files(self) -> dict[str, Path]:
-        """The files of ``content:`` by name, those of a folder with all that is below it."""
-        found: dict[str, Path] = {}
+        """The files of ``content:`` by name; a folder counts with everything below it."""
+        files: dict[str, Path] = {}
         for given in self.spec.content:
             path = self.folder / Path(given).expanduser()
             if not path.exists():
                 raise ModelError(f"models.{self.model}.server.content: {path} does not exist; check the path")
-            below = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
-            found |= {f"content {given} {each.relative_to(path).as_posix()}": each for each in below}
-        return found
+            below = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+            files |= {f"content {given} {file.relative_to(path).as_posix()}": file for file in below}
+        return files
 
     def environment(self, port: int) -> dict[str, str]:
         """Return the server's environment: pytest's own with ``env:``, and the programs next to its Python first."""
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        own = {name: str(value).replace("{port}", str(port)) for name, value in self.spec.env.items()}
-        found = {**os.environ, "PATH": path, **own}
-        found.pop("LMGATE_CACHE_KEY", None)  # it signs the cache
-        return found
+        given_variables = {name: str(value).replace("{port}", str(port)) for name, value in self.spec.env.items()}
+        environment = {**os.environ, "PATH": path, **given_variables}
+        environment.pop("LMGATE_CACHE_KEY", None)  # it signs the cache
+        return environment
 
     @property
     def secrets(self) -> set[str]:
         """Values of its variables and words that look like secrets, line by line."""
-        known = {**os.environ, **{name: str(value) for name, value in self.spec.env.items()}}
-        values = {value for name, value in known.items() if _SECRET.search(name)} | _secrets_in(self.arguments)
+        variables = {**os.environ, **{name: str(value) for name, value in self.spec.env.items()}}
+        values = {value for name, value in variables.items() if _SECRET.search(name)} | _secrets_in(self.arguments)
         lines = {line.strip() for value in values for line in value.splitlines()}
         return {line for line in lines if len(line) >= _SHORTEST_SECRET and not _COUNT.fullmatch(line)}
 
@@ -134,8 +136,8 @@ class Command:
         wanted, where = self.spec.requires, f"models.{self.model}.server.requires"
         if wanted is None:
             return
-        if wanted.gpus and (found := cuda_devices()) < wanted.gpus:
-            raise RequirementError(f"{where}: expected {wanted.gpus} GPUs on this machine, found {found}")
+        if wanted.gpus and (gpus := cuda_devices()) < wanted.gpus:
+            raise RequirementError(f"{where}: expected {wanted.gpus} GPUs on this machine, found {gpus}")
         if wanted.command is not None and shutil.which(wanted.command) is None:
             raise RequirementError(f"{where}: expected the program {wanted.command!r} in PATH, found none")
 
@@ -174,7 +176,7 @@ class Lease:
 
     @classmethod
     def over(cls, connection: socket.socket) -> Lease | dict[str, Any]:
-        """Return a lease once the guard has said hello, or what it says instead; an empty mapping if it is gone."""
+        """Return a lease once the guard has said hello, else its message; an empty mapping if it is gone."""
         hello = _line(connection)
         if "pid" in hello:
             return cls(connection, hello)
@@ -219,10 +221,14 @@ class Lease:
 
     def _heard(self) -> str:
         with contextlib.suppress(OSError):
-            found = _line(self._connection, self._said)
-            if (status := found.get("status")) is not None:
-                how = f"by the signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-                return f"ended {how}{' (probably the OOM killer)' * (status == -signal.SIGKILL)}"
+            message = _line(self._connection, self._said)
+            if (status := message.get("status")) is not None:
+                hint = " (probably the OOM killer)" if status == -signal.SIGKILL else ""
+                return (
+                    f"was killed by {signal.Signals(-status).name}{hint}"
+                    if status < 0
+                    else f"ended with status {status}"
+                )
         self._kill()
         return "was ended, because the program that guards it ended"
 
@@ -250,11 +256,11 @@ class Lease:
 
 
 def _closing(connection: socket.socket) -> Callable[[], None]:
-    known = weakref.ref(connection)
+    reference = weakref.ref(connection)
 
     def close() -> None:
-        if (held := known()) is not None:
-            held.close()
+        if (alive := reference()) is not None:
+            alive.close()
 
     return close
 
@@ -266,8 +272,8 @@ def _line(connection: socket.socket, begin: bytes = b"") -> dict[str, Any]:
             if not (more := connection.recv(4096)):
                 return {}
             begin += more
-        found: dict[str, Any] = json.loads(begin.lstrip(b"+"))
-        return found
+        message: dict[str, Any] = json.loads(begin.lstrip(b"+"))
+        return message
     return {}
 
 
@@ -318,7 +324,7 @@ class ServerProcess:
                     running.close()
 
     def require_own_answers(self) -> None:
-        """Raise `UnreliableError` if the answers so far may be those of another program at the server's port."""
+        """Raise `UnreliableError` if another program at the server's port may have given the answers so far."""
         assert self._lease is not None
         if problem := self._lease.problem():
             tail = self._tail(self._lease.log)
@@ -356,9 +362,9 @@ class ServerProcess:
         while True:
             with _locked(self._folder):
                 if (running := _connected(self._folder / self._key)) is not None:
-                    found = Lease.over(running)
-                    if isinstance(found, Lease) and found.begin():
-                        return found
+                    lease = Lease.over(running)
+                    if isinstance(lease, Lease) and lease.begin():
+                        return lease
                     continue
                 others = [
                     connection
@@ -399,14 +405,14 @@ class ServerProcess:
         with contextlib.suppress(OSError):  # it has ended already
             ours.sendall(json.dumps(sorted(self._secrets)).encode() + b"\n")
         self._note(f"starts the server of {self.name} on port {port}; its log is {log}")
-        found = Lease.over(ours)
-        if isinstance(found, Lease):
-            found.guard = process
-            if found.begin():
-                return found
+        lease = Lease.over(ours)
+        if isinstance(lease, Lease):
+            lease.guard = process
+            if lease.begin():
+                return lease
         else:
             process.wait()
-        why = found.get("cannot", "the program that guards it ended") if isinstance(found, dict) else found.status()
+        why = lease.get("cannot", "the program that guards it ended") if isinstance(lease, dict) else lease.status()
         raise self._failed(f"cannot be started: {why}; check server.command", log)
 
     def _new_log(self) -> tuple[int, Path]:
@@ -418,7 +424,7 @@ class ServerProcess:
 
     def _answering(self, lease: Lease) -> Client:
         """Wait until the server answers, and return a client of it."""
-        began = said = time.monotonic()
+        began = last_note = time.monotonic()
         spec, root = self._command.spec, f"http://127.0.0.1:{lease.port}"
         client = Client(self.name, replace(self._settings, url=f"{root}/v1"), self)
         try:
@@ -432,10 +438,10 @@ class ServerProcess:
                         "more time, or set health: to a path that it answers when it is ready",
                         lease.log,
                     )
-                if now - said > _SAY:
+                if now - last_note > _SAY:
                     last = next(iter(self._lines(lease.log)[-1:]), "")
                     self._note(f"the server of {self.name} has been loading for {now - began:.0f} s: {last}")
-                    said = now
+                    last_note = now
             self.require_own_answers()
         except BaseException:
             client.close()
@@ -470,8 +476,8 @@ class ServerProcess:
 
 def _session_folder(run: str) -> Path:
     """Return the folder of a run's sockets, whose paths may not be long."""
-    found = Path(tempfile.gettempdir()) / f"lmgate-{run[:16]}"
-    return found if len(str(found)) + 21 < _LONGEST_SOCKET else Path("/tmp") / found.name
+    folder = Path(tempfile.gettempdir()) / f"lmgate-{run[:16]}"
+    return folder if len(str(folder)) + 21 < _LONGEST_SOCKET else Path("/tmp") / folder.name
 
 
 @contextlib.contextmanager
@@ -494,28 +500,28 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _connected(path: Path) -> socket.socket | None:
     """Return a connection to a guard; None if there is none, after the socket of one that was killed is removed."""
-    found = socket.socket(socket.AF_UNIX)
+    connection = socket.socket(socket.AF_UNIX)
     try:
-        found.connect(str(path))
+        connection.connect(str(path))
     except OSError as error:
-        found.close()
+        connection.close()
         if error.errno == errno.ECONNREFUSED:
             path.unlink(missing_ok=True)
         return None
-    return found
+    return connection
 
 
 def _listens_alone(port: int, guard: int) -> bool:
     """Return whether all that listens at a port are processes below a guard; True where this cannot be known."""
     if (listeners := sockets_by_port()) is None:
         return True
-    held: set[str] = set()
+    sockets: set[str] = set()
     for process in _below(guard):
         try:
-            held |= _files_of(process)
+            sockets |= _files_of(process)
         except PermissionError:  # it runs as another user
             return True
-    return bool(listeners[port]) and listeners[port] <= held
+    return bool(listeners[port]) and listeners[port] <= sockets
 
 
 def sockets_by_port() -> Mapping[int, set[str]] | None:
@@ -524,14 +530,14 @@ def sockets_by_port() -> Mapping[int, set[str]] | None:
     Linux lists sockets by inode. Some sandboxes leave the inodes out or list others, which a socket of our own shows.
     """
     listeners = collections.defaultdict[int, set[str]](set)
-    with socket.socket() as own, contextlib.suppress(OSError):  # another system than Linux has no /proc
-        own.bind(("127.0.0.1", 0))
-        own.listen()
+    with socket.socket() as listener, contextlib.suppress(OSError):  # another system than Linux has no /proc
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
         for line in (line for table in _TABLES if table.exists() for line in table.read_text("ascii").splitlines()[1:]):
             row = line.split()
             if row[3] == _LISTENS:
                 listeners[int(row[1][-4:], 16)].add(f"socket:[{row[9]}]")
-        if str(Path(f"/proc/self/fd/{own.fileno()}").readlink()) in listeners[own.getsockname()[1]]:
+        if str(Path(f"/proc/self/fd/{listener.fileno()}").readlink()) in listeners[listener.getsockname()[1]]:
             return listeners
     return None
 
@@ -542,19 +548,19 @@ def _below(process: int) -> list[int]:
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(ValueError, OSError):  # another file, or a process that has ended
             parents[int(folder.name)] = int((folder / "stat").read_bytes().rpartition(b")")[2].split()[1])
-    found = [process]
-    for parent in found:
-        found += [child for child, its in parents.items() if its == parent]
-    return found
+    processes = [process]
+    for parent in processes:
+        processes += [child for child, its in parents.items() if its == parent]
+    return processes
 
 
 def _files_of(process: int) -> set[str]:
-    found: set[str] = set()
+    sockets: set[str] = set()
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
         for file in Path(f"/proc/{process}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):
-                found.add(str(file.readlink()))
-    return found
+                sockets.add(str(file.readlink()))
+    return sockets
 
 
 def _free_port() -> int:

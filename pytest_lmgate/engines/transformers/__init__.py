@@ -97,7 +97,7 @@ def describe_in_memory(pair: tuple[Any, Any], *, batch_size: int | str, workers:
     facts["architectures"] = facts.get("architectures") or [kind]
     architecture = Architecture(loaded.name, facts)
     content, unknown = describe_pair(loaded)
-    found = {name: version for name, version in versions(sorted(LIBRARIES)).items() if version != "absent"}
+    libraries = {name: version for name, version in versions(sorted(LIBRARIES)).items() if version != "absent"}
     here = {"python": platform.python_version(), "device": loaded.device.type}
 
     def open_() -> Runner:
@@ -113,7 +113,7 @@ def describe_in_memory(pair: tuple[Any, Any], *, batch_size: int | str, workers:
         kind=architecture.kind,
         context=architecture.context,
         content=content,
-        runtime={**versions(_LIBRARIES), **found, **here},
+        runtime={**versions(_LIBRARIES), **libraries, **here},
         offers=_offers(architecture),
         honours=_HONOURS,
         device=str(loaded.device),

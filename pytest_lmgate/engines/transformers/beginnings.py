@@ -80,15 +80,15 @@ class Beginnings:
             cache = cache_of(self._past, 1)
             self._scorer.read(self._model, sent(torch.from_numpy(beginning[None, known:]), self._device), cache)
             self._past, self._ids = past_of(cache, shared), beginning
-            self._token_bytes = sum(each.nbytes for layer in self._past for each in layer) // shared
+            self._token_bytes = sum(tensor.nbytes for layer in self._past for tensor in layer) // shared
             self.has_shared = True
-        tails = [torch.from_numpy(each.ids[shared:]) for each in requests]
+        tails = [torch.from_numpy(request.ids[shared:]) for request in requests]
         padded = sent(pad_sequence(tails, batch_first=True), self._device)
-        found = self._scorer.read(self._model, padded, cache_of(self._past, len(requests)))
-        counts = torch.tensor([len(each.targets) for each in requests])
+        states = self._scorer.read(self._model, padded, cache_of(self._past, len(requests)))
+        counts = torch.tensor([len(request.targets) for request in requests])
         rows = torch.repeat_interleave(torch.arange(len(requests)), counts)
-        columns = torch.from_numpy(np.concatenate([each.at for each in requests]) - shared)
-        return found[sent(rows, found.device), sent(columns, found.device)]
+        columns = torch.from_numpy(np.concatenate([request.at for request in requests]) - shared)
+        return states[sent(rows, states.device), sent(columns, states.device)]
 
 
 def cache_of(past: Past, rows: int) -> Any:
@@ -102,7 +102,7 @@ def cache_of(past: Past, rows: int) -> Any:
 def past_of(cache: Any, tokens: int) -> Past:
     """Return the keys and values that a model has put into a cache; ValueError if an adapter added prefixes."""
     past = [(layer.keys, layer.values) for layer in cache.layers]
-    if not past or any(each.shape[-2] != tokens for layer in past for each in layer):
+    if not past or any(tensor.shape[-2] != tokens for layer in past for tensor in layer):
         raise ValueError(f"expected a cache of keys and values of {tokens:,} tokens")
     return past
 

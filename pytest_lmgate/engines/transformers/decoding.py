@@ -42,8 +42,8 @@ _PROOF_TOKENS, _PROOF_PADDING = 24, 4
 
 def decoding_ids(loaded: LoadedModel) -> dict[str, Any]:
     """Return the token ids of a checkpoint's generation_config; EOS may be the tokenizer's."""
-    own = getattr(loaded.model, "generation_config", None)
-    ids = {name: getattr(own, name, None) for name in _TOKEN_IDS}
+    defaults = getattr(loaded.model, "generation_config", None)
+    ids = {name: getattr(defaults, name, None) for name in _TOKEN_IDS}
     if ids["eos_token_id"] is None:
         ids["eos_token_id"] = getattr(loaded.tokenizer, "eos_token_id", None)
     return ids
@@ -53,10 +53,10 @@ class Decoding:
     def __init__(self, loaded: LoadedModel, settings: GenerationSettings) -> None:
         self._loaded, self._settings = loaded, settings
         ids = decoding_ids(loaded)
-        eos, own = ids["eos_token_id"], getattr(loaded.tokenizer, "eos_token_id", None)
+        eos, tokenizer_eos = ids["eos_token_id"], getattr(loaded.tokenizer, "eos_token_id", None)
         self._drawn_until = frozenset(eos if isinstance(eos, list | tuple) else [] if eos is None else [eos])
         # A fine-tune's generation_config may name the end token of its base only.
-        self._eos = self._drawn_until.union([] if own is None else [own])
+        self._eos = self._drawn_until.union([] if tokenizer_eos is None else [tokenizer_eos])
         pad = getattr(loaded.tokenizer, "pad_token_id", None)
         # Never read: padding is masked, and a text is cut at its end.
         self._pad = pad if pad is not None else min(self._eos, default=0)
@@ -87,7 +87,7 @@ class Decoding:
         written, nll = self._write(prompts, rows, config)
         until = self._drawn_until
         ends = [next((at for at, token in enumerate(ids, 1) if token in until), len(ids)) for ids in written]
-        return [(ids[:end], each[:end]) for ids, each, end in zip(written, nll.tolist(), ends, strict=True)]
+        return [(ids[:end], row_nll[:end]) for ids, row_nll, end in zip(written, nll.tolist(), ends, strict=True)]
 
     def _write(
         self, prompts: Sequence[Sequence[int]], rows: Sequence[int], config: transformers.GenerationConfig
@@ -146,7 +146,7 @@ class Decoding:
         longer = (*other, *prompt * _PROOF_PADDING)[: len(prompt) + _PROOF_PADDING]
         most = len(prompts[0].ids) + self._settings.max_new_tokens
         if not follows_length(self._loaded.model, most) and self.shares_batch(prompt, longer):
-            self._share([each.ids for each in prompts])
+            self._share([prompt.ids for prompt in prompts])
             return Batching(budget, BatchPolicy.ANY_LENGTH)
         return Batching(budget, BatchPolicy.SAME_LENGTH if self.shares_batch(prompt, other) else BatchPolicy.SINGLE)
 
@@ -154,13 +154,13 @@ class Decoding:
         """Read the beginning that all prompts share once, if it is long and a trial gives the same texts."""
         model, device = self._loaded.model, self._loaded.device
         ids = list(map(np.array, prompts))
-        shared = min(*(common(ids[0], each) for each in ids[1:]), min(map(len, ids)) - 1)
+        shared = min(*(common(ids[0], row) for row in ids[1:]), min(map(len, ids)) - 1)
         if self._loaded.is_encoder_decoder or self._settings.num_beams > 1:
             return
         if shared * len(ids) < LEAST_SAVED * sum(map(len, ids)):
             return
         # The shortest first, which is padded, by no more than what is shared.
-        longer = next(each for each in prompts if len(each) - len(prompts[-1]) <= shared)
+        longer = next(prompt for prompt in prompts if len(prompt) - len(prompts[-1]) <= shared)
         tried, cache = [prompts[-1], longer], cache_of([], 1)
         plain = self._tried(tried)
         try:
@@ -173,7 +173,7 @@ class Decoding:
         if not same:
             self._beginning, self._past = (), []
 
-    def _generate(self, prompts: Sequence[Sequence[int]], config: Any, **how: Any) -> Any:
+    def _generate(self, prompts: Sequence[Sequence[int]], config: Any, **options: Any) -> Any:
         width, begun = max(map(len, prompts)), len(self._beginning)
         ids = torch.full((len(prompts), width), self._pad, dtype=torch.long)
         mask = torch.zeros_like(ids)
@@ -186,15 +186,15 @@ class Decoding:
         if begun and max(pads) <= begun and all(tuple(tokens[:begun]) == self._beginning for tokens in prompts):
             # Keys and values lie where the padded rows have them: windows of attention count places, not tokens.
             past = [(_shifted(keys, pads), _shifted(values, pads)) for keys, values in self._past]
-            how["past_key_values"] = cache_of(past, len(prompts))
+            options["past_key_values"] = cache_of(past, len(prompts))
         model, device = self._loaded.model, self._loaded.device
         if "attention_mask" in inspect.signature(model.forward).parameters:  # else generate() would refuse it
-            how["attention_mask"] = mask.to(device)
+            options["attention_mask"] = mask.to(device)
         ids = ids.to(device)
         if not self._loaded.is_encoder_decoder:
             forget_lengths(model, ids, width + config.max_new_tokens)
         with _only(model, config):
-            return model.generate(input_ids=ids, generation_config=config, **how)
+            return model.generate(input_ids=ids, generation_config=config, **options)
 
 
 def _shifted(numbers: Tensor, pads: Sequence[int]) -> Tensor:

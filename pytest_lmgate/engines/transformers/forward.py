@@ -29,7 +29,9 @@ def inputs_of(model: Any, ids: Tensor, cache: Any = None) -> dict[str, Any]:
     if cache is not None:
         return {"input_ids": ids, "past_key_values": cache, "use_cache": True}
     parameters = inspect.signature(model.forward).parameters
-    takes_use_cache = "use_cache" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    takes_use_cache = "use_cache" in parameters or any(
+        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
+    )
     return {"input_ids": ids, **({"use_cache": False} if takes_use_cache else {})}
 
 
@@ -77,11 +79,11 @@ def random_states() -> list[Tensor]:
     return states
 
 
-def differ_by_rounding(found: Tensor, again: Tensor) -> bool:
+def differ_by_rounding(result: Tensor, again: Tensor) -> bool:
     """Return whether two results of a model differ by rounding only; NaN is an error elsewhere."""
-    tolerance = max(_ROUNDINGS * torch.finfo(found.dtype).eps, _FLOAT32_ROUNDING)
-    found, again = found.cpu().double().nan_to_num(), again.cpu().double().nan_to_num()
-    return bool((found - again).abs().mean() <= tolerance * found.abs().mean())
+    tolerance = max(_ROUNDINGS * torch.finfo(result.dtype).eps, _FLOAT32_ROUNDING)
+    result, again = result.cpu().double().nan_to_num(), again.cpu().double().nan_to_num()
+    return bool((result - again).abs().mean() <= tolerance * result.abs().mean())
 
 
 def follows_length(model: Any, tokens: int) -> bool:
@@ -101,30 +103,30 @@ def forget_lengths(model: Any, ids: Tensor, tokens: int | None = None) -> None:
 
 def _has(model: Any, kinds: tuple[str, ...], tokens: int) -> bool:
     return any(
-        each.get("rope_type", each.get("type")) in kinds and tokens > _trained(config, each)
+        rope.get("rope_type", rope.get("type")) in kinds and tokens > _trained(config, rope)
         for config in _configs(getattr(model, "config", None))
-        for each in _declared(config)
+        for rope in _declared(config)
     )
 
 
 def _configs(config: Any) -> Iterator[Any]:
     """Yield a config and its parts, such as the text config of a multimodal model."""
     yield config
-    for each in getattr(config, "__dict__", {}).values():
-        if hasattr(each, "model_type"):
-            yield from _configs(each)
+    for value in getattr(config, "__dict__", {}).values():
+        if hasattr(value, "model_type"):
+            yield from _configs(value)
 
 
 def _declared(config: Any) -> Iterator[dict[Any, Any]]:
     """Yield a config's settings of its frequencies; some have one for each type of layer."""
-    found = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
-    if isinstance(found, dict):
-        yield found
-        yield from (each for each in found.values() if isinstance(each, dict))
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+    if isinstance(rope, dict):
+        yield rope
+        yield from (value for value in rope.values() if isinstance(value, dict))
 
 
 def _trained(config: Any, declared: dict[Any, Any]) -> float:
     """Return the length that the model was trained to read; 0 if unknown."""
     original = "original_max_position_embeddings"
-    lengths = declared.get(original), *(getattr(config, each, None) for each in (original, "max_position_embeddings"))
-    return min((each for each in lengths if isinstance(each, int | float)), default=0)
+    lengths = declared.get(original), *(getattr(config, name, None) for name in (original, "max_position_embeddings"))
+    return min((length for length in lengths if isinstance(length, int | float)), default=0)

@@ -128,7 +128,7 @@ def prove_head(model: Any, ids: Tensor) -> SplitHead | None:
 
 
 def _gives(head: VocabularyHead, captured: list[Tensor], logits: Tensor, ids: Tensor) -> bool:
-    """Return whether a head makes a model's own logits, ``[1, tokens, vocabulary]``, of what was captured before it."""
+    """Return whether a head turns its captured input into the model's own logits, ``[1, tokens, vocabulary]``."""
     size, width = head.weight.shape
     if len(captured) != 1 or captured[0].shape != (*ids.shape, width) or logits.shape[-1] != size:
         return False
@@ -207,13 +207,13 @@ def _candidates(config: Any) -> Iterator[LogitTransform | None]:
 
 
 def _declared(config: dict[str, Any]) -> list[float]:
-    found: dict[float, None] = {}
+    factors: dict[float, None] = {}
     for key, value in config.items():
         if isinstance(value, dict) and key.endswith("config"):
-            found.update(dict.fromkeys(_declared(value)))
+            factors.update(dict.fromkeys(_declared(value)))
         elif any(word in key for word in _CONFIG_WORDS) and type(value) in (int, float):
-            found[float(value)] = None
-    return [number for number in found if math.isfinite(number) and number not in (0, 1)]
+            factors[float(value)] = None
+    return [number for number in factors if math.isfinite(number) and number not in (0, 1)]
 
 
 def _soft_cap(cap: float) -> LogitTransform:
@@ -302,9 +302,9 @@ class Batch(NamedTuple):
     columns: Tensor  # the position whose state predicts it, shape ``[targets]``
     targets: Tensor  # token ids, shape ``[targets]``, on the host
 
-    def at(self, found: Tensor) -> Tensor:
-        """Return what predicts each target, of numbers after each token: shape ``[targets, numbers]``."""
-        return found[sent(self.rows, found.device), sent(self.columns, found.device)]
+    def at(self, numbers: Tensor) -> Tensor:
+        """Pick the numbers that predict each target from those after each token: shape ``[targets, numbers]``."""
+        return numbers[sent(self.rows, numbers.device), sent(self.columns, numbers.device)]
 
 
 @dataclass(frozen=True)
@@ -325,7 +325,7 @@ class Scorer:
         # A few positions are upcast at a time.
         step, device = max(1, _LOGITS // logits.shape[-1]), logits.device
         parts = []
-        for row, column, target in zip(*(each.split(step) for each in batch[2:]), strict=True):
+        for row, column, target in zip(*(tensor.split(step) for tensor in batch[2:]), strict=True):
             some = torch.log_softmax(logits[sent(row, device), sent(column, device)].to(wide(device)), -1)
             parts.append(-some.gather(-1, sent(target, device)[:, None])[:, 0])
         nll = torch.cat(parts)
@@ -333,11 +333,11 @@ class Scorer:
 
     def some_logits(self, model: Any, ids: Tensor) -> Tensor:
         """Return logits after each token, shape ``[batch, tokens, up to 4096]``, spread evenly over the vocabulary."""
-        found = self.read(model, ids)
+        states = self.read(model, ids)
         if self.head is None:
-            return found[..., :: -(-found.shape[-1] // _SOME)]
+            return states[..., :: -(-states.shape[-1] // _SOME)]
         head = self.head.every(-(-self.head.vocabulary_size // _SOME))
-        hidden, size = found.flatten(0, 1).to(head.weight), head.vocabulary_size
+        hidden, size = states.flatten(0, 1).to(head.weight), head.vocabulary_size
         buffer = torch.empty(len(hidden) * size, dtype=head.dtype, device=hidden.device)
         return head.tile(hidden, 0, size, buffer).view(*ids.shape, size)
 
@@ -346,7 +346,7 @@ class Scorer:
 
         With a cache of keys and values, which needs a head, the ids follow what it holds.
         """
-        found, before = None, random_states()
+        states, before = None, random_states()
         while True:
             if cache is None:
                 forget_lengths(model, ids)
@@ -356,9 +356,9 @@ class Scorer:
                 with capture_hidden(self.split.module) as captured:
                     model(**inputs_of(model, ids, cache))
                 now = captured.pop()
-            if found is not None and not differ_by_rounding(found, now):
+            if states is not None and not differ_by_rounding(states, now):
                 raise not_deterministic(self.name)
             drawn = any(not torch.equal(one, other) for one, other in zip(before, random_states(), strict=True))
-            if found is not None or cache is not None or not drawn:
-                return now if found is None else found
-            found = now  # a model that draws random numbers is read twice
+            if states is not None or cache is not None or not drawn:
+                return now if states is None else states
+            states = now  # a model that draws random numbers is read twice

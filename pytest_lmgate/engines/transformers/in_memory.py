@@ -40,7 +40,7 @@ def describe_pair(loaded: LoadedModel) -> tuple[dict[str, str], list[str]]:
 
 
 class _Content(pickle.Pickler):
-    """Writes what an object holds, to be hashed and never read; notes what no library defines."""
+    """Writes an object's content, to be hashed and never read; notes parts that no library defines."""
 
     def __init__(self, where: str) -> None:
         self._file, self._where = io.BytesIO(), where
@@ -59,16 +59,16 @@ class _Content(pickle.Pickler):
         return self._file.getvalue()
 
     def persistent_id(self, value: Any) -> Any:
-        """Return what is written in the place of an object; None if it is pickled as usual."""
+        """Return the replacement that is written for an object; None if it is pickled as usual."""
         if isinstance(value, set | frozenset):
             return sorted(value, key=repr)
         if isinstance(value, types.MethodType):
             return [value.__func__, value.__self__]
         if isinstance(value, _CODE):
-            found: Any = sys.modules.get(str(value.__module__))
+            attribute: Any = sys.modules.get(str(value.__module__))
             for part in value.__qualname__.split("."):
-                found = getattr(found, part, None)
-            if not is_library(value.__module__) or (found is not value and value.__module__ != "builtins"):
+                attribute = getattr(attribute, part, None)
+            if not is_library(value.__module__) or (attribute is not value and value.__module__ != "builtins"):
                 self._note(value, "no installed library defines")
             return [value.__module__, value.__qualname__]
         if type(value).__module__ == "tokenizers" and hasattr(value, "to_str"):
@@ -110,4 +110,4 @@ class _Content(pickle.Pickler):
 def _facts(held: dict[str, Any]) -> dict[str, Any]:
     # Hooks have numbers that count up through the session.
     facts = {key: held[key] for key in sorted(held.keys() - _NOTES)}
-    return {key: [*each.values()] if key.endswith("_hooks") else each for key, each in facts.items()}
+    return {key: [*value.values()] if key.endswith("_hooks") else value for key, value in facts.items()}

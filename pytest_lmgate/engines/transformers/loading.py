@@ -50,8 +50,8 @@ class LoadedModel:
     @property
     def dtype(self) -> torch.dtype:
         """Dtype of the weights; float32 if unknown."""
-        found: torch.dtype = getattr(self.model, "dtype", torch.float32)
-        return found
+        dtype: torch.dtype = getattr(self.model, "dtype", torch.float32)
+        return dtype
 
     @property
     def is_encoder_decoder(self) -> bool:

@@ -82,8 +82,8 @@ class TransformersRunner(Runner):
     def measuring(self) -> Iterator[None]:
         """Switch off dropout, gradients and the libraries' output; the model's GPU becomes the current one."""
         device = self.loaded.device
-        own = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
-        with own, torch.inference_mode(), evaluation_mode(self.loaded.model), quiet():
+        device_context = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+        with device_context, torch.inference_mode(), evaluation_mode(self.loaded.model), quiet():
             yield
 
     def prepare(self, requests: Requests, *, compare: bool = False) -> Batching:
@@ -100,7 +100,9 @@ class TransformersRunner(Runner):
         assert scorer is not None
         if requests[0].greedy:
             logits = self.distributions(requests)
-            return lambda: by_request(logits.scored(np.concatenate([each.targets for each in requests])), requests)
+            return lambda: by_request(
+                logits.scored(np.concatenate([request.targets for request in requests])), requests
+            )
         with within_memory(device):
             batch = _batch(self.loaded, requests)
             if scorer.head is None:
@@ -133,9 +135,9 @@ class TransformersRunner(Runner):
         with within_memory(self.loaded.device):
             batch = _batch(self.loaded, requests)
             states = batch.at(scorer.read(batch.model, batch.ids)) if shared is None else shared.states(requests)
-            found = Logits(states, scorer.head)
-            check_ids(int(batch.targets.max()), found.vocabulary_size, self.loaded.name)
-            return found
+            logits = Logits(states, scorer.head)
+            check_ids(int(batch.targets.max()), logits.vocabulary_size, self.loaded.name)
+            return logits
 
     def prepare_writing(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Batching:
         if not callable(getattr(self.loaded.model, "generate", None)):
@@ -194,12 +196,12 @@ class TransformersRunner(Runner):
     def _split(self, batch: Batch) -> SplitHead | None:
         """Split the model's head off; a proof of an earlier session is checked once."""
         model, transform = batch.model, self.proofs.get(_HEAD)
-        found = split_head(model, transform) if type(transform) is int else None
-        if found is None or not (self._has_head or is_head(found, model, batch.ids[0])):
-            found = prove_head(model, batch.ids[0])
-        if found is not None:
-            self._has_head, self.proofs = True, {**self.proofs, _HEAD: found.transform}
-        return found
+        head = split_head(model, transform) if type(transform) is int else None
+        if head is None or not (self._has_head or is_head(head, model, batch.ids[0])):
+            head = prove_head(model, batch.ids[0])
+        if head is not None:
+            self._has_head, self.proofs = True, {**self.proofs, _HEAD: head.transform}
+        return head
 
     def _sharing(self, requests: Requests, batching: Batching) -> Batching:
         """Have beginnings that requests share read once, if they share much and a trial gives the same numbers."""
@@ -213,7 +215,7 @@ class TransformersRunner(Runner):
         made = [requests.make(int(index)) for index in requests.order]
         if made[0].source is not None:
             return batching
-        order, saved, most = order_by_beginning([each.ids for each in made])
+        order, saved, most = order_by_beginning([request.ids for request in made])
         if saved < LEAST_SAVED:
             return batching
         longest = int(np.flatnonzero(order == 0)[0])  # the first by length
@@ -333,19 +335,19 @@ def _next_tokens(ids: Ints) -> Request:
 
 
 def _batch(loaded: LoadedModel, requests: Sequence[Request]) -> Batch:
-    model, rows = loaded.model, [torch.from_numpy(each.ids) for each in requests]
+    model, rows = loaded.model, [torch.from_numpy(request.ids) for request in requests]
     if requests[0].source is not None:
         rows = [_shifted(loaded, row) for row in rows]
-        sources = [torch.from_numpy(each.source) for each in requests]
+        sources = [torch.from_numpy(request.source) for request in requests]
         mask = sent(_padded([torch.ones_like(source) for source in sources]), loaded.device)
         model = _Decoder(loaded.model, sent(_padded(sources), loaded.device), mask)
-    counts = torch.tensor([len(each.targets) for each in requests])
+    counts = torch.tensor([len(request.targets) for request in requests])
     return Batch(
         model,
         sent(_padded(rows), loaded.device),
         torch.repeat_interleave(torch.arange(len(requests)), counts),
-        torch.from_numpy(np.concatenate([each.at for each in requests])),
-        torch.from_numpy(np.concatenate([each.targets for each in requests])),
+        torch.from_numpy(np.concatenate([request.at for request in requests])),
+        torch.from_numpy(np.concatenate([request.targets for request in requests])),
     )
 
 

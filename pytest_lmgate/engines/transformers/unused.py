@@ -100,10 +100,10 @@ def require_quantized(
             "dequantized weights, write load: {dequantize: true}"
         )
     for key in load.get("quantization_config", ()):
-        asked, used = (getattr(config, key, None) for config in (wanted, quantizer.quantization_config))
-        if asked != used:
+        requested, used = (getattr(config, key, None) for config in (wanted, quantizer.quantization_config))
+        if requested != used:
             raise ModelError(
-                f"model {checkpoint.name!r}: load.quantization_config.{key}: {asked!r} is not used, because the "
+                f"model {checkpoint.name!r}: load.quantization_config.{key}: {requested!r} is not used, because the "
                 f"checkpoint is quantized already, with {used!r}: remove it"
             )
 
@@ -129,9 +129,9 @@ def quantization_config(name: str, given: Mapping[str, Any]) -> Any:
 
 
 def require_all_used(checkpoint: Checkpoint, *, trust_remote_code: bool) -> None:
-    """Refuse a checkpoint for an engine that passes over biases and keys without a word, as far as transformers knows.
+    """Refuse a checkpoint whose biases or keys an engine would silently ignore, as far as transformers knows.
 
-    transformers' own model of it, without weights, says which there are.
+    They are listed by transformers' own model of the checkpoint, made without weights.
     """
     try:
         config = transformers.AutoConfig.from_pretrained(

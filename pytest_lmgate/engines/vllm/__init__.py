@@ -122,7 +122,7 @@ def _devices(device: str) -> dict[str, str]:
     kind, _, number = device.partition(":")
     if kind != "cuda" or not number:
         return {}
-    seen = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+    seen = [device for device in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
     return {"CUDA_VISIBLE_DEVICES": seen[int(number)] if int(number) < len(seen) else number}
 
 

@@ -89,7 +89,7 @@ class VllmProcess:
             send(self._process.stdin, {"do": do, "given": given})
             answer = receive(self._process.stdout)
         if answer is None:
-            raise EngineError(f"model {self._name!r}: the process of vLLM has ended {self._why()}")
+            raise EngineError(f"model {self._name!r}: the process of vLLM {self._why()}")
         if "found" not in answer:
             raise Failure(answer["kind"], _one_line(answer["says"]))
         return answer["found"]
@@ -112,12 +112,12 @@ class VllmProcess:
 
     def _why(self) -> str:
         status = self._process.wait()
-        how = f"by the signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
         hint = " (probably the OOM killer)" if status == -signal.SIGKILL else ""
+        end = f"was killed by {signal.Signals(-status).name}{hint}" if status < 0 else f"ended with status {status}"
         self._printed.seek(0)
         lines = self._printed.read().decode(errors="replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "")
-        return f"{how}{hint}{'; its last output: ' + _one_line(last) if last else ''}"
+        return f"{end}{'; its last output: ' + _one_line(last) if last else ''}"
 
 
 def _one_line(text: str) -> str:
@@ -172,7 +172,7 @@ class VllmRunner(Runner):
         self._name, self._start, self._tokenizer, self._tokens = name, start, tokenizer, tokens
         self._process, facts = start()
         self._vocabulary_size = facts["vocabulary"]
-        for library, text in (each.split(": ", 1) for each in facts["warnings"]):
+        for library, text in (warning.split(": ", 1) for warning in facts["warnings"]):
             logging.getLogger(library).warning("%s", text)
         eos = getattr(tokenizer, "eos_token_id", None)
         self._ends = sorted(facts["ends"] or ([] if eos is None else [eos]))
@@ -184,9 +184,9 @@ class VllmRunner(Runner):
         return Batching(self._tokens)
 
     def score(self, requests: Sequence[Request]) -> list[Floats]:
-        found = self._ask("score", prompts=[self._prompt(request) for request in requests])
+        answer = self._ask("score", prompts=[self._prompt(request) for request in requests])
         scored = []
-        for values, request in zip(found, requests, strict=True):
+        for values, request in zip(answer, requests, strict=True):
             logprobs, ranks = np.frombuffer(values, np.float32).astype(np.float64).reshape(2, -1)[:, request.at]
             scored.append(np.stack([-logprobs, ranks == 1], 1) if request.greedy else -logprobs)
         return scored
@@ -201,7 +201,9 @@ class VllmRunner(Runner):
         return [ended_text(ids, settings.stop, decode=decode, ends=ends.__contains__) for ids, _ in written]
 
     def sample(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[Drawn]:
-        return [(ids, [-each for each in logprobs]) for ids, logprobs in self._write(prompts, settings, self._ends)]
+        return [
+            (ids, [-logprob for logprob in logprobs]) for ids, logprobs in self._write(prompts, settings, self._ends)
+        ]
 
     def _write(
         self, prompts: Sequence[PromptIds], settings: GenerationSettings, ends: Collection[int]

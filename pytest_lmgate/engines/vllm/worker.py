@@ -75,12 +75,12 @@ class _Engine:
         return [
             np.array(
                 [
-                    [*each.prompt_logprobs.logprobs, *each.outputs[0].logprobs.logprobs],
-                    [*each.prompt_logprobs.ranks, *each.outputs[0].logprobs.ranks],
+                    [*output.prompt_logprobs.logprobs, *output.outputs[0].logprobs.logprobs],
+                    [*output.prompt_logprobs.ranks, *output.outputs[0].logprobs.ranks],
                 ],
                 np.float32,
             ).tobytes()
-            for each in outputs
+            for output in outputs
         ]
 
     def write(
@@ -91,8 +91,8 @@ class _Engine:
         outputs = self._llm.generate(
             reads, [self._vllm.SamplingParams(seed=seed, logprobs=0, **how) for seed in seeds], use_tqdm=False
         )
-        found = [(list(each.outputs[0].token_ids), each.outputs[0].logprobs) for each in outputs]
-        return [(ids, [float(of[id_].logprob) for id_, of in zip(ids, each, strict=True)]) for ids, each in found]
+        texts = [(list(output.outputs[0].token_ids), output.outputs[0].logprobs) for output in outputs]
+        return [(ids, [float(of[id_].logprob) for id_, of in zip(ids, tops, strict=True)]) for ids, tops in texts]
 
     def close(self) -> None:
         self._llm.llm_engine.engine_core.shutdown()
@@ -107,10 +107,10 @@ def main() -> None:
         try:
             if order["do"] == "open":
                 engine = _Engine(**order["given"])
-                found = engine.facts()
+                result = engine.facts()
             else:
-                found = getattr(engine, order["do"])(**order["given"])
-            answer = {"found": found}
+                result = getattr(engine, order["do"])(**order["given"])
+            answer = {"found": result}
         except Exception as error:
             answer = {"kind": type(error).__name__, "says": str(error)}
         send(answers, answer)

@@ -41,7 +41,7 @@ _MARK = "# lmgate calibrate"
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a model: how it was measured, and what came out."""
+    """One run of a model: its settings and its score."""
 
     batch_size: int | str
     seed: int | None
@@ -51,7 +51,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A gate's runs, and what they say."""
+    """A gate's runs and their statistics."""
 
     gate: Gate
     runs: Sequence[Run]
@@ -72,7 +72,9 @@ class Calibrated:
 def calibrate(
     gate: Annotated[str | None, typer.Argument(metavar="[GATE]", help="Gate of lmgate.yaml, by its id.")] = None,
     runs: Annotated[int, typer.Option(min=2, help="How often to measure the unchanged model.")] = 5,
-    limit: Annotated[float | None, typer.Option(help="Without GATE: a floor of a share of right rows.")] = None,
+    limit: Annotated[
+        float | None, typer.Option(help="Without GATE: the minimum accuracy to test, as a share of rows.")
+    ] = None,
     rows: Annotated[int | None, typer.Option(min=2, help="Without GATE: rows, each right or wrong.")] = None,
     share: Annotated[float | None, typer.Option(min=0, max=1, help="Without GATE: the healthy model's share.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Write what holds into lmgate.yaml, with the reason.")] = False,
@@ -102,10 +104,10 @@ def calibrate(
         if session.project.file is None:
             raise ConfigError(f"{session.project.origin}; lmgate calibrate needs a gate of an lmgate.yaml")
         entry, name = find_gate(session.project.file, gate)
-        found = calibrated(session.evaluator, entry.gate, runs)
-    lines, facts = _report(found, name)
+        calibration = calibrated(session.evaluator, entry.gate, runs)
+    lines, facts = _report(calibration, name)
     if write:
-        lines.append(_write(entry, found))
+        lines.append(_write(entry, calibration))
         facts["written"] = str(entry.file)
     show(facts, "\n".join(lines), as_json=as_json)
 
@@ -130,24 +132,28 @@ def calibrated(evaluator: Evaluator, gate: Gate, runs: int) -> Calibrated:
             sides = [[side[0], replace(side[1], score=side[0].score)] for side in sides]  # less their rounding
             break
     ours, theirs = sides[0], sides[1] if len(sides) > 1 else []
-    samples, references = ([each.score.require_sample() for each in side] for side in (ours, theirs))
+    samples, references = ([run.score.require_sample() for run in side] for side in (ours, theirs))
     verdicts: Counter[str] = Counter()
     bounded: list[tuple[float, float]] = []  # the badness of a run, and its bound that has to pass
     if isinstance(gate, LimitGate):
-        rows = [each.score.stderr or 0.0 for each in ours]
-        worth = calibrate_limit(samples, gate.limit, math.sqrt(sum(each**2 for each in rows) / len(rows)))
+        rows = [run.score.stderr or 0.0 for run in ours]
+        worth = calibrate_limit(samples, gate.limit, math.sqrt(sum(stderr**2 for stderr in rows) / len(rows)))
         if gate.confidence is not None:
-            for each in samples:
-                if (bounds := each.bounds(gate.confidence)) is not None:
-                    is_lower = each.direction == "lower"
-                    bounded.append((each.value(), bounds.upper) if is_lower else (-each.value(), -bounds.lower))
+            for sample in samples:
+                if (bounds := sample.bounds(gate.confidence)) is not None:
+                    is_lower = sample.direction == "lower"
+                    bounded.append((sample.value(), bounds.upper) if is_lower else (-sample.value(), -bounds.lower))
     else:
         pairs = zip(samples, references, strict=True) if references else itertools.combinations(samples, 2)
         for pair in itertools.islice(pairs, _PAIRS):
             both = [pair] if references else [pair, pair[::-1]]
-            compared = [compare(*each, tolerance=gate.tolerance, confidence=gate.confidence) for each in both]
+            compared = [compare(*pair, tolerance=gate.tolerance, confidence=gate.confidence) for pair in both]
             verdicts[compared[0].decision] += 1
-            bounded += [(float(each.degradation), each.upper) for each in compared if each.upper is not None]
+            bounded += [
+                (float(comparison.degradation), comparison.upper)
+                for comparison in compared
+                if comparison.upper is not None
+            ]
         worth = calibrate_tolerance(samples, gate.tolerance, references or None)
     settings = _drawing(evaluator.open(bound.bound))
     repeats = settings.repeats if settings is not None else 0
@@ -168,10 +174,10 @@ def _run(evaluator: Evaluator, bound: Bound, number: int) -> Run:
     seed = settings.seed + number if settings is not None else None
     if number:
         model = replace(measurement.model, batch_size=_BATCH_SIZES[(number - 1) % len(_BATCH_SIZES)])
-        asked = measurement.asked
+        request = measurement.asked
         if seed is not None:
-            asked = structs.replace(asked, generation=structs.replace(asked.generation, seed=seed))
-        measurement = replace(measurement, model=model, asked=asked)
+            request = structs.replace(request, generation=structs.replace(request.generation, seed=seed))
+        measurement = replace(measurement, model=model, asked=request)
     evaluator.measurements.close_models()
     statistics = evaluator.measurements.again(measurement, shuffle=number or None)
     return Run(measurement.model.batch_size, seed, measurement.score(statistics), measurement.encode(statistics))
@@ -198,35 +204,38 @@ def _floor(limit: float, rows: int, share: float | None) -> tuple[dict[str, Any]
     from pytest_lmgate.tools.calibrate.power import calibrate_floor
 
     shares = sorted({round(limit + step * math.sqrt(limit * (1 - limit) / rows), 4) for step in range(-3, 4)})
-    shares = [each for each in shares if 0 <= each <= 1] if share is None else [share]
-    found = {each: calibrate_floor(rows, limit, each) for each in shares}
+    shares = [share for share in shares if 0 <= share <= 1] if share is None else [share]
+    floors = {share: calibrate_floor(rows, limit, share) for share in shares}
     lines = [f"a floor of {limit:g} on {counted(rows, 'row')}, each right or wrong; each run draws its own rows"]
-    lines += table(("true share", "fails"), [(f"{each:g}", _percent(of.fails)) for each, of in found.items()], names=())
+    lines += table(
+        ("true share", "fails"), [(f"{share:g}", _percent(of.fails)) for share, of in floors.items()], names=()
+    )
     facts: dict[str, Any] = {
         "limit": limit,
         "rows": rows,
-        "fails": {f"{each:g}": of.fails for each, of in found.items()},
+        "fails": {f"{share:g}": of.fails for share, of in floors.items()},
     }
     if share is not None:
-        worth = found[share]
+        worth = floors[share]
         times, holding = worth.times(worth.badness), -worth.holding()
         facts |= {"seen": worth.seen(), "holding": {"limit": holding, "rows": times and math.ceil(times * rows)}}
         lines.append(f"smallest damage that fails in 80% of runs: {worth.seen():.3g}")
         more = f", or {math.ceil(times * rows):,} rows" if times else ""
-        lines.append(f"a model of {share:g} fails in 1% of runs at most with: limit {holding:.4g}{more}")
+        lines.append(f"to fail a model of {share:g} in at most 1% of runs, use: limit {holding:.4g}{more}")
     return facts, "\n".join(lines)
 
 
-def _report(found: Calibrated, name: str) -> tuple[list[str], dict[str, Any]]:
+def _report(calibration: Calibrated, name: str) -> tuple[list[str], dict[str, Any]]:
     from pytest_lmgate.report.wording import number
 
-    gate, worth, first = found.gate, found.worth, found.runs[0].score
-    what = gate.evaluation
-    of = " and ".join(each.model_name for each in gate.evaluations)
-    lines = [f"{name}: {counted(len(found.runs), 'run')} of {of} on {what.dataset_name}, {first.n:,} {first.unit}s"]
-    sides = [found.runs, *([found.references] if found.references else [])]
-    header = ["run", "batch size", *(["seed"] if found.runs[0].seed is not None else [])]
-    header += [what.metric, *(f"{what.metric} of {gate.evaluations[1].model_name}" for _ in sides[1:])]
+    gate, worth, first = calibration.gate, calibration.worth, calibration.runs[0].score
+    evaluation = gate.evaluation
+    of = " and ".join(evaluation.model_name for evaluation in gate.evaluations)
+    runs = counted(len(calibration.runs), "run")
+    lines = [f"{name}: {runs} of {of} on {evaluation.dataset_name}, {first.n:,} {first.unit}s"]
+    sides = [calibration.runs, *([calibration.references] if calibration.references else [])]
+    header = ["run", "batch size", *(["seed"] if calibration.runs[0].seed is not None else [])]
+    header += [evaluation.metric, *(f"{evaluation.metric} of {gate.evaluations[1].model_name}" for _ in sides[1:])]
     lines += table(
         header,
         [
@@ -236,11 +245,11 @@ def _report(found: Calibrated, name: str) -> tuple[list[str], dict[str, Any]]:
                 *([str(run.seed)] if run.seed is not None else []),
                 *(number(side[at].score) for side in sides),
             ]
-            for at, run in enumerate(found.runs)
+            for at, run in enumerate(calibration.runs)
         ],
         names=(),
     )
-    if found.is_deterministic:
+    if calibration.is_deterministic:
         lines.append("deterministic: another batch size, another order and opening the model again changed no number")
     stderr = first.stderr or 0.0
     lines += [
@@ -249,24 +258,26 @@ def _report(found: Calibrated, name: str) -> tuple[list[str], dict[str, Any]]:
         *(["the runs differ as a whole, by more than their rows explain"] if worth.as_a_whole else []),
     ]
     low, high = worth.badness.failing_between(worth.threshold)
-    sentence = f"{_judged(found, worth.threshold)}: an unchanged model fails in {_percent(worth.fails)} of runs"
+    sentence = f"{_judged(calibration, worth.threshold)}: an unchanged model fails in {_percent(worth.fails)} of runs"
     if _percent(low) != _percent(high):
         sentence += f" ({_percent(low)} to {_percent(high)}, as far as its mean is known)"
     if worth.other_rows is not None:
         sentence += f"; on other rows of this kind in {_percent(worth.other_rows.fails(worth.threshold))}"
     lines.append(sentence)
-    if found.strict is not None:
-        lines.append(f"with --lmgate-strict, which fails INCONCLUSIVE too, in {_percent(found.strict)} of runs")
-    lines.append(f"smallest damage that fails in 80% of runs: {_size(found, worth.seen())}")
-    if found.verdicts:
-        counts = ", ".join(f"{count} {verdict.upper()}" for verdict, count in found.verdicts.items())
-        lines.append(f"verdicts of {counted(sum(found.verdicts.values()), 'pair')} of runs: {counts}")
-    lines += _remedies(found)
+    if calibration.strict is not None:
+        lines.append(f"with --lmgate-strict, which fails INCONCLUSIVE too, in {_percent(calibration.strict)} of runs")
+    lines.append(f"smallest damage that fails in 80% of runs: {_size(calibration, worth.seen())}")
+    if calibration.verdicts:
+        counts = ", ".join(f"{count} {verdict.upper()}" for verdict, count in calibration.verdicts.items())
+        lines.append(f"verdicts of {counted(sum(calibration.verdicts.values()), 'pair')} of runs: {counts}")
+    lines += _remedies(calibration)
     facts = {
         "gate": name,
-        "runs": [{"value": float(run.score), "batch_size": run.batch_size, "seed": run.seed} for run in found.runs],
-        "references": [float(run.score) for run in found.references],
-        "deterministic": found.is_deterministic,
+        "runs": [
+            {"value": float(run.score), "batch_size": run.batch_size, "seed": run.seed} for run in calibration.runs
+        ],
+        "references": [float(run.score) for run in calibration.references],
+        "deterministic": calibration.is_deterministic,
         "changed": worth.changed,
         "between_runs": worth.between_runs,
         "between_rows": stderr,
@@ -274,33 +285,33 @@ def _report(found: Calibrated, name: str) -> tuple[list[str], dict[str, Any]]:
         "fails": worth.fails,
         "fails_between": [low, high],
         "fails_on_other_rows": worth.other_rows and worth.other_rows.fails(worth.threshold),
-        "fails_strict": found.strict,
+        "fails_strict": calibration.strict,
         "seen": worth.seen(),
-        "holds": found.holds,
-        "holding": _judged(found, _holding(found)),
-        "verdicts": dict(found.verdicts),
+        "holds": calibration.holds,
+        "holding": _judged(calibration, _holding(calibration)),
+        "verdicts": dict(calibration.verdicts),
     }
     return lines, facts
 
 
-def _remedies(found: Calibrated) -> list[str]:
-    """Say how tight a gate could be, and what else would make it hold; nothing where it holds without noise."""
-    worth, score, lines = found.worth, found.runs[0].score, []
-    if not (found.is_deterministic and found.holds):
-        holding = _holding(found)
-        held = f"{_judged(found, holding)} (sees {_size(found, worth.seen(holding))})"
-        if not found.holds and (times := worth.times(worth.badness)) is not None:
-            held += f", or {math.ceil(times * score.n):,} {score.unit}s"
-            held += f", or repeats: {math.ceil(times * found.repeats)}" if found.repeats else ""
-        lines.append(f"an unchanged model fails in 1% of runs at most with: {held}")
+def _remedies(calibration: Calibrated) -> list[str]:
+    """Return the tightest threshold that holds, and other remedies; nothing if the gate holds without noise."""
+    worth, score, lines = calibration.worth, calibration.runs[0].score, []
+    if not (calibration.is_deterministic and calibration.holds):
+        holding = _holding(calibration)
+        remedies = f"{_judged(calibration, holding)} (sees {_size(calibration, worth.seen(holding))})"
+        if not calibration.holds and (times := worth.times(worth.badness)) is not None:
+            remedies += f", or {math.ceil(times * score.n):,} {score.unit}s"
+            remedies += f", or repeats: {math.ceil(times * calibration.repeats)}" if calibration.repeats else ""
+        lines.append(f"to fail an unchanged model in at most 1% of runs, use: {remedies}")
     if (other := worth.other_rows) is not None:
-        held = _judged(found, _rounded(worth.holding(other), other.stderr))
-        lines.append(f"and on other rows of this kind with: {held}")
+        remedy = _judged(calibration, _rounded(worth.holding(other), other.stderr))
+        lines.append(f"on other rows of this kind, use: {remedy}")
     return lines
 
 
-def _holding(found: Calibrated) -> float:
-    return _rounded(found.worth.holding(), found.worth.badness.stderr)
+def _holding(calibration: Calibrated) -> float:
+    return _rounded(calibration.worth.holding(), calibration.worth.badness.stderr)
 
 
 def _rounded(threshold: float, noise: float) -> float:
@@ -309,22 +320,22 @@ def _rounded(threshold: float, noise: float) -> float:
     return float(f"{math.ceil(threshold / unit - 1e-6) * unit:.12g}")
 
 
-def _judged(found: Calibrated, threshold: float) -> str:
+def _judged(calibration: Calibrated, threshold: float) -> str:
     """Return a limit or a tolerance as a gate has it: ``limit 0.71``, ``tolerance 1.5%``."""
-    key, value = _argument(found, threshold)
+    key, value = _argument(calibration, threshold)
     return f"{key} {value}"
 
 
-def _argument(found: Calibrated, threshold: float) -> tuple[str, Any]:
-    if isinstance(found.gate, LimitGate):
-        sign = 1 if found.runs[0].score.direction == "lower" else -1
+def _argument(calibration: Calibrated, threshold: float) -> tuple[str, Any]:
+    if isinstance(calibration.gate, LimitGate):
+        sign = 1 if calibration.runs[0].score.direction == "lower" else -1
         return "limit", float(f"{sign * threshold:.12g}")
-    tolerance = Tolerance(threshold, found.gate.tolerance.relative)
+    tolerance = Tolerance(threshold, calibration.gate.tolerance.relative)
     return "tolerance", str(tolerance) if tolerance.relative else tolerance.size
 
 
-def _size(found: Calibrated, value: float) -> str:
-    tolerance = getattr(found.gate, "tolerance", None)
+def _size(calibration: Calibrated, value: float) -> str:
+    tolerance = getattr(calibration.gate, "tolerance", None)
     return f"{100 * value:.3g}%" if tolerance is not None and tolerance.relative else f"{value:.3g}"
 
 
@@ -334,26 +345,27 @@ def _percent(share: float) -> str:
     return f"{100 * share:.3g}%" if share >= 0.1 else f"{100 * share:.2g}%"
 
 
-def _write(entry: YamlGate, found: Calibrated) -> str:
-    """Write what holds into a gate of lmgate.yaml, and the reason above it; return a sentence about that."""
+def _write(entry: YamlGate, calibration: Calibrated) -> str:
+    """Write a threshold that holds into a gate of lmgate.yaml, and the reason above it; return a sentence about it."""
     from pytest_lmgate.cache.files import write_kept
 
-    worth = found.worth
-    threshold = worth.threshold if found.holds else _holding(found)
-    key, value = _argument(found, threshold)
-    if not found.holds:
+    worth = calibration.worth
+    threshold = worth.threshold if calibration.holds else _holding(calibration)
+    key, value = _argument(calibration, threshold)
+    if not calibration.holds:
         parse_marker(entry.marker, (), {**entry.arguments, key: value})  # its errors are told before it is written
     reason = (
-        f"{_MARK}, {len(found.runs)} runs: an unchanged model fails {key} {value} in "
-        f"{_percent(worth.badness.fails(threshold))} of runs; damage of {_size(found, worth.seen(threshold))} fails in "
-        f"80%; {_percent(worth.changed)} of the rows change between two runs"
+        f"{_MARK}, {len(calibration.runs)} runs: an unchanged model fails {key} {value} in "
+        f"{_percent(worth.badness.fails(threshold))} of runs; "
+        f"damage of {_size(calibration, worth.seen(threshold))} fails in 80%; "
+        f"{_percent(worth.changed)} of the rows change between two runs"
     )
     try:
         text = read_project_file(entry.file)
-        write_kept(entry.file, edited(text, entry, key, None if found.holds else value, reason))
+        write_kept(entry.file, edited(text, entry, key, None if calibration.holds else value, reason))
     except OSError as error:
         raise ConfigError(f"{entry.file} cannot be written: {error}") from error
-    what = "the reason, since the gate holds" if found.holds else f"{key} {value} with the reason"
+    what = "the reason, since the gate holds" if calibration.holds else f"{key} {value} with the reason"
     return f"written into {entry.file.name}: {what}"
 
 
@@ -374,9 +386,9 @@ def edited(text: str, entry: YamlGate, key: str, value: object, reason: str) -> 
         gate = wanted["gates"][index]
         wanted["gates"] = [*wanted["gates"]]
         wanted["gates"][index] = {entry.marker: {**gate[entry.marker], key: value}}
-        found = next((pair for pair in node.value[0][1].value if pair[0].value == key), None)
-        begin, end = (found[1].start_mark.index, found[1].end_mark.index) if found else (0, 0)
-        if found is None or text[found[0].end_mark.index : begin].strip() != ":":
+        argument = next((pair for pair in node.value[0][1].value if pair[0].value == key), None)
+        begin, end = (argument[1].start_mark.index, argument[1].end_mark.index) if argument else (0, 0)
+        if argument is None or text[argument[0].end_mark.index : begin].strip() != ":":
             raise elsewhere
         text = text[:begin] + flow(value) + text[end:]
         try:

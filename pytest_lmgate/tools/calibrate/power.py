@@ -105,7 +105,7 @@ class Calibration(NamedTuple):
         spread = float(values.var())
         slope = float(np.cov(values, bounds, bias=True)[0, 1]) / spread if spread > 0 else 1.0
         largest = values + (self.threshold - bounds) / min(2.0, max(0.5, slope))
-        return float(np.mean([self.badness.fails(each) for each in largest.tolist()]))
+        return float(np.mean([self.badness.fails(value) for value in largest.tolist()]))
 
     def seen(self, threshold: float | None = None) -> float:
         """Return the smallest damage that fails the build in 80% of runs."""
@@ -137,21 +137,21 @@ def calibrate_limit(runs: Sequence[Sample], limit: float, between_rows: float) -
     sign = 1.0 if one.direction == "lower" else -1.0
     values = _values(runs)
     variance, df, whole = _variance(values, _mixed(runs, np.random.default_rng(SEED)), runs)
-    found = _of_rows(one, sign * float(values.mean()), math.sqrt(variance), df)
-    found = replace(found, mean_error=math.sqrt(variance / n))
+    badness = _of_rows(one, sign * float(values.mean()), math.sqrt(variance), df)
+    badness = replace(badness, mean_error=math.sqrt(variance / n))
     other = None
     if between_rows > 0:
         noise = one.noise() if one.scale is not None else None
         stderr = math.hypot(between_rows, math.sqrt(variance) if whole else 0.0)
         df = None if noise is None or one.outcomes is not None else noise.df
         other = replace(
-            found, stderr=stderr, mean_error=0.0, df=df, skewness=0.0 if noise is None else sign * noise.skewness
+            badness, stderr=stderr, mean_error=0.0, df=df, skewness=0.0 if noise is None else sign * noise.skewness
         )
-    return Calibration(found, other, sign * limit, changed_rows(runs), math.sqrt(variance), whole)
+    return Calibration(badness, other, sign * limit, changed_rows(runs), math.sqrt(variance), whole)
 
 
 def calibrate_floor(rows: int, limit: float, share: float) -> Calibration:
-    """Calibrate a floor of a share of independent rows, for a model that gets this share right on all such rows."""
+    """Calibrate a minimum accuracy on independent rows, for a model that has the given accuracy on all such rows."""
     stderr = math.sqrt(share * (1 - share) / rows)
     skewness = (2 * share - 1) / (rows * stderr) if stderr else 0.0
     return Calibration(Badness(-share, stderr, skewness=skewness, rows=rows, right=share), None, -limit)
@@ -171,13 +171,13 @@ def calibrate_tolerance(
     reference = np.full(n, values.mean()) if references is None else _values(references)
     mixed_reference = float(values.mean()) if references is None else _mixed(references, generator)
     unit = float(reference.mean()) if tolerance.relative else 1.0
-    found = sign * (values - reference) / (reference if tolerance.relative else 1.0)
+    damages = sign * (values - reference) / (reference if tolerance.relative else 1.0)
     drawn = sign * (mixed - mixed_reference) / (mixed_reference if tolerance.relative else 1.0)
-    variance, df, whole = _variance(found, drawn, runs, references or ())
+    variance, df, whole = _variance(damages, drawn, runs, references or ())
     if references is None:
         badness = _of_rows(one, 0.0, math.sqrt(2 * variance), df)
     else:
-        badness = _of_rows(one, float(found.mean()), math.sqrt(variance), df)
+        badness = _of_rows(one, float(damages.mean()), math.sqrt(variance), df)
         badness = replace(badness, mean_error=math.sqrt(variance / n))
     badness = replace(badness, unit=unit)
     return Calibration(badness, None, tolerance.size, changed_rows(runs), math.sqrt(between), whole)
@@ -185,8 +185,8 @@ def calibrate_tolerance(
 
 def changed_rows(runs: Sequence[Sample]) -> float:
     """Return the share of rows whose score changes between two runs, the mean over all pairs of runs."""
-    known = [each.sums if each.by_row is None else each.by_row.sums for each in runs]
-    pairs = itertools.combinations(known, 2)
+    sums = [sample.sums if sample.by_row is None else sample.by_row.sums for sample in runs]
+    pairs = itertools.combinations(sums, 2)
     return float(np.mean([(~np.isclose(one, other, rtol=1e-5, atol=1e-8).all(1)).mean() for one, other in pairs]))
 
 
@@ -199,13 +199,13 @@ def _of_rows(sample: Sample, mean: float, stderr: float, df: float | None) -> Ba
 
 
 def _values(runs: Sequence[Sample]) -> Floats:
-    return np.array([each.value() for each in runs])
+    return np.array([sample.value() for sample in runs])
 
 
 def _variance(
     values: Floats, mixed: Floats, runs: Sequence[Sample], others: Sequence[Sample] = ()
 ) -> tuple[float, float | None, bool]:
-    """Return the variance over runs and its degrees of freedom, and whether it is that of whole runs."""
+    """Return the variance over runs, its degrees of freedom, and whether it was taken between whole runs."""
     n = len(values)
     # Less the first, equal numbers have exactly no variance.
     pooled, direct = float((mixed - mixed[0]).var()) * n / (n - 1), float((values - values[0]).var(ddof=1))
@@ -225,16 +225,16 @@ def _variance(
 
 def _mixed(runs: Sequence[Sample], generator: np.random.Generator) -> Floats:
     """Return the values of 1,000 runs that take each cluster's statistics from one of the runs."""
-    one, sums = runs[0], np.stack([each.sums for each in runs])
+    one, sums = runs[0], np.stack([sample.sums for sample in runs])
     clusters = np.arange(len(one.sums))
     at_once = max(1, _DRAWS_AT_ONCE // one.sums.size)
     if not (sums != sums[0]).any():
         return np.full(RESAMPLES, one.value())
-    found: list[float] = []
+    values: list[float] = []
     for begin in range(0, RESAMPLES, at_once):
         drawn = generator.integers(len(runs), size=(min(at_once, RESAMPLES - begin), len(clusters)))
-        found += map(one.value, sums[drawn, clusters].sum(axis=1))
-    return np.array(found)
+        values += map(one.value, sums[drawn, clusters].sum(axis=1))
+    return np.array(values)
 
 
 def _first(holds: Callable[[float], bool], low: float, high: float) -> float:

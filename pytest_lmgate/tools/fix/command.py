@@ -46,16 +46,16 @@ def fix(
     option: OtherOption = None,
     budget: Annotated[str | None, typer.Option(help="Most extra bytes, as in +5%.")] = None,
     bits: Annotated[
-        float | None, typer.Option(help="Bits of a number of the candidate, if it stores rounded numbers as floats.")
+        float | None, typer.Option(help="Bits per weight of the candidate, if it stores quantized weights as floats.")
     ] = None,
     keep: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Keep groups as in this model instead of the original.")
     ] = None,
-    keep_bits: Annotated[float | None, typer.Option(help="Bits of a number of that model, with --bits.")] = None,
+    keep_bits: Annotated[float | None, typer.Option(help="Bits per weight of that model, with --bits.")] = None,
     tokens: Annotated[int, typer.Option(min=2, help="Tokens that the search reads at most.")] = 20_000,
     seed: Annotated[int, typer.Option(min=0, help="Of the split into rows to search and rows to prove.")] = 0,
     write: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the recipe as YAML.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="One page that needs no network.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a self-contained HTML page.")] = None,
     write_gguf: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Of two GGUF files: write the mixed one.")
     ] = None,
@@ -86,7 +86,7 @@ def fix(
     from pytest_lmgate.tools.fix.search import fix as found_by
 
     with measuring(config=config, cache=cache, device=device, offline=offline) as session:
-        names = [session.named(each) for each in (candidate, against, dataset)]
+        names = [session.named(name) for name in (candidate, against, dataset)]
         given = {"protocol": protocol, "stride": stride, "max_length": max_length}
         if kl is None and (any(given.values()) or option):
             raise typer.BadParameter(
@@ -98,15 +98,15 @@ def fix(
         inputs = [_path_of(session.project, name) for name in (*names, kept) if name is not None]
         _require_writable({option: path for option, path in outputs.items() if path is not None}, inputs)
         bound = bind_pair(session.evaluator, names, limit.protocol)
-        found = found_by(
+        result = found_by(
             session.evaluator, bound, limit=limit, budget=most, tokens=tokens, keep=kept, bits=bits,
             keep_bits=keep_bits, seed=seed, write_gguf=write_gguf,
         )  # fmt: skip
         dtype = session.evaluator.resolver.model(names[1]).dtype
-    made = recipe(found, _GGUF_TYPES.get(dtype, "f16"), kept) if found.proof is not None else None
+    made = recipe(result, _GGUF_TYPES.get(dtype, "f16"), kept) if result.proof is not None else None
     title = escape_controls(f"{names[0]} against {names[1]} on {names[2]}: {label}", line=True)
     kept_as = escape_controls(kept or names[1], line=True)
-    report = FixReport(found, title, kept_as=kept_as, recipe="" if made is None else _yaml(made, kept))
+    report = FixReport(result, title, kept_as=kept_as, recipe="" if made is None else _yaml(made, kept))
     lines = report.lines()
     if made is not None:
         lines += ["", *(report.recipe.splitlines() if write is None else [])]
@@ -119,8 +119,8 @@ def fix(
         for option, path in outputs.items()
         if path is not None
     ]
-    show(_data(found, names, label, kept, made), "\n".join(lines), as_json=as_json)
-    if found.chosen is not None and (found.proof is None or found.proof.outcome != "pass"):
+    show(_data(result, names, label, kept, made), "\n".join(lines), as_json=as_json)
+    if result.chosen is not None and (result.proof is None or result.proof.outcome != "pass"):
         raise typer.Exit(1)
 
 
@@ -132,7 +132,7 @@ def _path_of(project: Project, name: str) -> Path:
 def _require_writable(paths: Mapping[str, Path], inputs: Sequence[Path]) -> None:
     """Refuse files that cannot be written, are inputs or are given twice, before anything is measured."""
     for option, path in paths.items():
-        if path.exists() and any(each.exists() and path.samefile(each) for each in inputs):
+        if path.exists() and any(source.exists() and path.samefile(source) for source in inputs):
             raise ConfigError(f"{option} {path}: expected another file than those of the models and the dataset")
         try:
             if path.is_file() or path.is_dir():
@@ -157,7 +157,7 @@ def _share(budget: str | None) -> float | None:
 def _limit(
     project: Project, names: list[str], gate: str | None, kl: float | None, protocol: WindowProtocol
 ) -> tuple[Limit, str]:
-    """Return what to reach, and its name: the gate that is asked for, the only one that fits, or a KL."""
+    """Return the limit to reach, and its name: the gate given by --gate, the only one that fits, or a KL."""
     from pytest_lmgate.tools.fix.search import CONFIDENCE, Limit
 
     candidate, reference, dataset = names
@@ -173,32 +173,32 @@ def _limit(
     gates, problems = read_gates(project.file) if project.file else ([], [])
     if problems:
         raise ConfigError(problems[0])
-    found = []
-    for each in gates:
+    limits = []
+    for yaml_gate in gates:
         try:
-            found.append((Limit.of(each.gate, candidate, dataset, reference), each.gate.label))
+            limits.append((Limit.of(yaml_gate.gate, candidate, dataset, reference), yaml_gate.gate.label))
         except LmgateError:
             continue
-    if len(found) != 1:
-        listed = ", ".join(label for _, label in found) or "none"
+    if len(limits) != 1:
+        listed = ", ".join(label for _, label in limits) or "none"
         raise ConfigError(
             f"expected one gate of lmgate.yaml (kl_max, ppl_max or no_regression of ppl) on {candidate!r}, {dataset!r} "
             f"and {reference!r}, got {listed}: name it by --gate, or give the highest KL by --kl"
         )
-    return found[0]
+    return limits[0]
 
 
-def recipe(found: Fix, gguf_type: str, keep: str | None) -> dict[str, Any]:
+def recipe(fix: Fix, gguf_type: str, keep: str | None) -> dict[str, Any]:
     """Return options for each quantizer by which it skips the chosen layers, and those that it had skipped before.
 
     Layers that are kept as in the model `keep` get that model's config, from the tools that take several.
     """
     from pytest_lmgate.tools.fix.gguf_hybrids import KINDS
 
-    assert found.chosen is not None
-    if found.tensor_types:
-        return {"llama.cpp": {"llama-quantize": " ".join(found.tensor_types)}}
-    linear, second = list(found.linear), list(found.second)
+    assert fix.chosen is not None
+    if fix.tensor_types:
+        return {"llama.cpp": {"llama-quantize": " ".join(fix.tensor_types)}}
+    linear, second = list(fix.linear), list(fix.second)
     if keep is not None:
         entries = [{"quantizer_name": f"{name}.weight_quantizer", "cfg": keep} for name in second]
         return {
@@ -206,7 +206,7 @@ def recipe(found: Fix, gguf_type: str, keep: str | None) -> dict[str, Any]:
             "torchao": {"fqn_to_config": dict.fromkeys(second, keep) | dict.fromkeys(linear)},
             "modelopt": {"quant_cfg": [*entries, *_disabled(linear)]},
         }
-    parts = [found.groups[index].part for index in found.chosen.kept]
+    parts = [fix.groups[index].part for index in fix.chosen.kept]
     kinds = {**KINDS, "block": ""}
     patterns = [rf"blk\.{part.block}\.{kinds[part.kind]}={gguf_type}" for part in parts if part.kind in kinds]
     tensors = [f"--tensor-type {shlex.quote(pattern)}" for pattern in patterns]
@@ -238,7 +238,8 @@ _HINTS = {
 
 def _yaml(made: dict[str, Any], keep: str | None) -> str:
     text = "".join(
-        f"# {_HINTS[tool]}\n{yaml.safe_dump({tool: what}, sort_keys=False, width=10**6)}" for tool, what in made.items()
+        f"# {_HINTS[tool]}\n{yaml.safe_dump({tool: section}, sort_keys=False, width=10**6)}"
+        for tool, section in made.items()
     )
     if keep is None or "llama.cpp" in made:
         return text
@@ -249,36 +250,34 @@ def _yaml(made: dict[str, Any], keep: str | None) -> str:
     )
 
 
-def _data(
-    found: Fix, names: Sequence[str], label: str, keep: str | None, made: dict[str, Any] | None
-) -> dict[str, Any]:
-    def judged(each: Trial | None) -> dict[str, Any] | None:
-        if each is None:
+def _data(fix: Fix, names: Sequence[str], label: str, keep: str | None, made: dict[str, Any] | None) -> dict[str, Any]:
+    def judged(trial: Trial | None) -> dict[str, Any] | None:
+        if trial is None:
             return None
-        value = {"mean": each.value.mean, "stderr": each.value.stderr, "upper": each.upper, "limit": each.limit}
-        return {"verdict": each.outcome, "nats": value, "tokens": each.value.n, "needed": each.needed}
+        value = {"mean": trial.value.mean, "stderr": trial.value.stderr, "upper": trial.upper, "limit": trial.limit}
+        return {"verdict": trial.outcome, "nats": value, "tokens": trial.value.n, "needed": trial.needed}
 
-    def tried(each: Any) -> dict[str, Any]:
-        kept = [found.groups[index].part.name for index in each.kept]
-        return {"kept": kept, "extra_bytes": each.extra, "kl": each.kl, "search": judged(each.judged)}
+    def tried(attempt: Any) -> dict[str, Any]:
+        kept = [fix.groups[index].part.name for index in attempt.kept]
+        return {"kept": kept, "extra_bytes": attempt.extra, "kl": attempt.kl, "search": judged(attempt.judged)}
 
     return {
         "candidate": names[0],
         "reference": names[1],
         "dataset": names[2],
         "gate": label,
-        "metric": found.limit.metric,
-        "signature": found.signature,
-        "rows": {"search": found.rows[0], "proof": found.rows[1], "unit": found.unit},
-        "bytes": found.size,
-        "budget": found.budget,
-        "groups": [{"group": each.part.name, "kl": each.cost, "extra_bytes": each.extra} for each in found.groups],
-        "sets": [tried(each) for each in found.tried],
-        "passes_already": found.chosen is None,
-        "chosen": None if found.chosen is None else tried(found.chosen),
-        "within_budget": found.is_within_budget,
-        "floor": judged(found.floor),
-        "proof": judged(found.proof),
+        "metric": fix.limit.metric,
+        "signature": fix.signature,
+        "rows": {"search": fix.rows[0], "proof": fix.rows[1], "unit": fix.unit},
+        "bytes": fix.size,
+        "budget": fix.budget,
+        "groups": [{"group": group.part.name, "kl": group.cost, "extra_bytes": group.extra} for group in fix.groups],
+        "sets": [tried(attempt) for attempt in fix.tried],
+        "passes_already": fix.chosen is None,
+        "chosen": None if fix.chosen is None else tried(fix.chosen),
+        "within_budget": fix.is_within_budget,
+        "floor": judged(fix.floor),
+        "proof": judged(fix.proof),
         "recipe": made,
         "keep": keep,
     }

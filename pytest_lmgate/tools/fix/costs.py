@@ -1,4 +1,4 @@
-"""Which layers of a candidate cost what: hybrids of it and its reference, compared with the reference.
+"""The cost of each layer of a candidate: hybrids of it and its reference, compared with the reference.
 
 Put into the reference, a part of the candidate costs ``KL(reference || hybrid)``. The other way round, a part of the
 reference put into the candidate takes away ``KL(reference || candidate) - KL(reference || hybrid)``. Costs do not add
@@ -169,7 +169,7 @@ def why(
         affordable = (steps.deadline - time.monotonic()) / pace
         text = cut(tokens if affordable >= tokens else max(least, _round(affordable)))
         whole = compared(q, text)
-        found = evaluator.measurements.get_or_measure(lambda: whole).statistics
+        statistics = evaluator.measurements.get_or_measure(lambda: whole).statistics
         steps.done += 1
         damaged, healed = (
             [steps.measure(partial(compared, hybrids.model(part, healed=is_healed), text)) for part in hybrids.parts]
@@ -179,7 +179,7 @@ def why(
             PartCost(
                 part.name,
                 put_in.mean(put_in.kl),
-                None if put_back is None else found.mean(found.kl - put_back.kl),
+                None if put_back is None else statistics.mean(statistics.kl - put_back.kl),
                 math.exp(put_in.mean(put_in.nll_q - put_in.nll_p).mean),
             )
             for part, put_in, put_back in zip(hybrids.parts, damaged, healed, strict=True)
@@ -189,7 +189,9 @@ def why(
         lower = [None if bound is None else bound.lower for bound in bounds]
         named = standing_out([cost.cost.mean for cost in costs], lower, smallest=SMALLEST)
         parts = tuple(replace(cost, stands_out=index in named) for index, cost in enumerate(costs))
-        figures = divergence(found, signature=whole.signature).placed(model=q.name, reference=p.name, dataset=text.name)
+        figures = divergence(statistics, signature=whole.signature).placed(
+            model=q.name, reference=p.name, dataset=text.name
+        )
         missing, spent = steps.of - steps.done, time.monotonic() - started
         return Why(figures, parts, spent, missing, spent + missing * steps.pace)
 
@@ -224,11 +226,11 @@ def standing_out(costs: Sequence[float], least: Sequence[float | None], *, small
     tests/tools/fix/test_costs.py.
     """
     logs = np.log(np.maximum(costs, smallest))
-    found = []
+    outliers = []
     for index, bound in enumerate(least):
         others = np.delete(logs, index)
         median = float(np.median(others))
         spread = float(np.median(np.abs(others - median)))
         if bound is not None and math.log(max(bound, smallest)) > median + max(_TWICE, _OUTLIER * spread):
-            found.append(index)
-    return sorted(found, key=lambda index: -costs[index])
+            outliers.append(index)
+    return sorted(outliers, key=lambda index: -costs[index])

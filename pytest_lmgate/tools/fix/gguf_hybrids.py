@@ -36,7 +36,7 @@ KINDS: dict[Kind, str] = {
     "down": r"ffn_down(_shexp)?\.",
     "experts": r"ffn_(gate|up|gate_up|down)_exps\.",
 }
-"""As regular expressions of what follows the number of the block."""
+"""Regular expressions of the name behind the block's number."""
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
 # Of a value in the metadata, by the number of its type: struct's format. 8 is a text, 9 a list.
 _VALUES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -46,7 +46,7 @@ _MOST_BYTES = 2**24  # copied or compared at a time
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor in a file; its bytes include what fills up to the alignment."""
+    """A tensor in a file; its bytes include the padding up to the alignment."""
 
     shape: tuple[int, ...]
     type: int
@@ -248,7 +248,7 @@ def _is_equal(ours: GgufFile, theirs: GgufFile, name: str) -> bool:
 
 
 def _parts(names: Collection[str], *, is_tied: bool) -> list[Part]:
-    found: dict[tuple[str, Kind, int | None], list[str]] = {}
+    names_by_part: dict[tuple[str, Kind, int | None], list[str]] = {}
     key: tuple[str, Kind, int | None]
     for name in names:
         if match := re.fullmatch(r"blk\.(\d+)\.(.+)", name):
@@ -260,8 +260,8 @@ def _parts(names: Collection[str], *, is_tied: bool) -> list[Part]:
             key = ("head", "head", None)
         else:
             key = ("rest outside of the blocks", "outside", None)
-        found.setdefault(key, []).append(name)
-    parts = [Part(name, kind, tuple(tensors), block) for (name, kind, block), tensors in found.items()]
+        names_by_part.setdefault(key, []).append(name)
+    parts = [Part(name, kind, tuple(tensors), block) for (name, kind, block), tensors in names_by_part.items()]
     return sorted(parts, key=lambda part: (part.block is None, part.block or 0))
 
 

@@ -23,7 +23,7 @@ from pytest_lmgate.errors import ModelError
 from pytest_lmgate.tools.fix.private import shallow_copy
 
 OUTSIDE = "outside of the blocks"
-"""The part that is no block: embeddings, the last norm and the head, which may share weights."""
+"""The part outside of the blocks: embeddings, the last norm and the head, which may share weights."""
 By = Literal["block", "group"]
 Kind = Literal["block", "qkv", "o", "up", "down", "experts", "rest", "embeddings", "head", "outside"]
 
@@ -150,11 +150,11 @@ class Hybrids:
             # Whether hidden states of the reference, and of the candidate, can be reused.
             self.reuses = tuple(map(_can_reuse, self._models))
         self._memories = _Memory(), _Memory()
-        first, own = original or (reference, runners[0])
+        first, own_runner = original or (reference, runners[0])
         self._original, reuses = ours, self.reuses[0]
         if original is not None:
-            self._original = _with_blocks(first, own)
-            with own.measuring():
+            self._original = _with_blocks(first, own_runner)
+            with own_runner.measuring():
                 reuses = _can_reuse(self._original)
         last = len(self._original.blocks) if reuses else 0
         runner = TransformersRunner(self._assembled(self._original, {}, last, _Memory()), first.context)
@@ -167,21 +167,21 @@ class Hybrids:
         return described_hybrid(self._described, parts, names, lambda: self._opened(parts, healed), healed=healed)
 
     def size(self, part: Part | None = None) -> PartSize:
-        """Return what a part weighs, or the whole; tensors that several modules share count once."""
+        """Return the size of a part, or of the whole; tensors that several modules share count once."""
         ours, theirs = (self._tensors(model, part) for model in self._models)
-        matrices = [each for each in ours if each.ndim >= 2]
-        return PartSize((_bytes(ours), _bytes(theirs)), (sum(each.numel() for each in matrices), _bytes(matrices)))
+        matrices = [tensor for tensor in ours if tensor.ndim >= 2]
+        return PartSize((_bytes(ours), _bytes(theirs)), (sum(matrix.numel() for matrix in matrices), _bytes(matrices)))
 
     def linear(self, part: Part) -> list[str]:
-        """Return the paths of the linear layers of a part, of fused experts that of all of them."""
-        found, model = [], self._models[0]
+        """Return the paths of a part's linear layers; fused experts have one path together."""
+        linears, model = [], self._models[0]
         for path in part.paths:
             for name, module in model[path].named_modules(prefix=path):
                 weight = getattr(module, "weight", None)
                 is_linear = isinstance(weight, Tensor) and weight.ndim == 2 and not isinstance(module, nn.Embedding)
                 if (is_linear or (name == path and part.kind == "experts")) and self._owner(name) == path:
-                    found.append(name)
-        return found
+                    linears.append(name)
+        return linears
 
     @property
     def unchanged(self) -> list[Part]:
@@ -226,19 +226,19 @@ class Hybrids:
         return self._owner(path.rpartition(".")[0])
 
     def _owner(self, name: str) -> str:
-        """Return the path among those of all parts that a module belongs to."""
+        """Return the path of the part that a module belongs to."""
         while name and name not in self._known:
             name = name.rpartition(".")[0]
         return name
 
     def _tensors(self, model: _Loaded, part: Part | None) -> list[Tensor]:
-        held: dict[int | str, Tensor] = {}
+        tensors: dict[int | str, Tensor] = {}
         for path in part.paths if part else ("",):
             for name, tensor in model[path].state_dict(prefix=f"{path}." if path else "").items():
                 is_own = part is None or self._owner(name.rpartition(".")[0]) == path
                 if isinstance(tensor, Tensor) and is_own:
-                    held |= {each.data_ptr() or at: each for at, each in _plain(name, tensor)}
-        return list(held.values())
+                    tensors |= {plain.data_ptr() or at: plain for at, plain in _plain(name, tensor)}
+        return list(tensors.values())
 
     def _differs(self, part: Part, other: _Loaded) -> bool:
         ours, theirs = (self._tensors(model, part) for model in (self._models[0], other))
@@ -262,21 +262,21 @@ class _Memory:
 
         If only what is in front of the block before is known, that block has to be run.
         """
-        found = self._outputs.get(level, {}).get(self._key)
-        if found is None and index < level - 1:
-            found = self._outputs.get(level - 1, {}).get(self._key)
-        return None if found is None else _map(found, Tensor.clone)  # a model may change its states in place
+        output = self._outputs.get(level, {}).get(self._key)
+        if output is None and index < level - 1:
+            output = self._outputs.get(level - 1, {}).get(self._key)
+        return None if output is None else _map(output, Tensor.clone)  # a model may change its states in place
 
     def write(self, level: int, output: Any) -> None:
         self._outputs = {key: self._outputs.get(key, {}) for key in (level - 1, level)}
         kept = _map(output, Tensor.clone)
-        used = self._bytes.get(level, 0) + sum(each.nbytes for each in _tensors(kept))
+        used = self._bytes.get(level, 0) + sum(tensor.nbytes for tensor in _tensors(kept))
         if used <= _MOST_BYTES:
             self._outputs[level][self._key], self._bytes[level] = kept, used
 
 
 class _Replay(nn.Module):
-    """A block in front of the first changed block: it gives what is remembered, else it runs and remembers."""
+    """A block in front of the first changed block: it returns its remembered output, else it runs and remembers."""
 
     def __init__(self, block: nn.Module, memory: _Memory, index: int, level: int) -> None:
         super().__init__()
@@ -291,8 +291,8 @@ class _Replay(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         memory, index, level = self._place
-        if (found := memory.read(level, index)) is not None:
-            return found
+        if (stored := memory.read(level, index)) is not None:
+            return stored
         output = self.block(*args, **kwargs)
         if index == level - 1:
             memory.write(level, output)
@@ -300,7 +300,7 @@ class _Replay(nn.Module):
 
 
 def _can_reuse(model: _Loaded) -> bool:
-    """Find out by trial whether blocks pass nothing on but what they return: no state of another block is shared."""
+    """Return whether blocks pass on their output alone, by a trial: no block shares the state of another."""
     size = model.loaded.vocabulary_size or _TRIAL_TOKENS
     ids = torch.arange(2 * _TRIAL_TOKENS, device=model.loaded.device).view(2, -1) % size
     shell, memory = model.loaded.model, _Memory()
@@ -337,7 +337,7 @@ def _parts(ours: _Loaded, theirs: _Loaded, *, by: By) -> Iterator[Part]:
     ]
     output = model.get_output_embeddings()
     head = [name for name, module in model.named_modules() if output is not None and module is output]
-    tied = any(_is_tied(each.loaded.model) for each in (ours, theirs))
+    tied = any(_is_tied(side.loaded.model) for side in (ours, theirs))
     if tied:
         yield Part("embeddings and head", "embeddings", tuple(dict.fromkeys([*embeddings, *head])))
     else:
@@ -350,7 +350,7 @@ def _parts(ours: _Loaded, theirs: _Loaded, *, by: By) -> Iterator[Part]:
 
 def _groups(path: str, block: nn.Module, other: _Loaded) -> dict[Kind, list[str]]:
     """Return the paths of the modules of each group of a block; none if most of its weights are in no group."""
-    found: dict[Kind, list[str]] = {}
+    paths: dict[Kind, list[str]] = {}
     for name, module in block.named_modules():
         *before, last = name.split(".")
         if "experts" in before or not name:
@@ -362,13 +362,13 @@ def _groups(path: str, block: nn.Module, other: _Loaded) -> dict[Kind, list[str]
         elif next(module.children(), None) is not None or not any(True for _ in module.parameters(recurse=False)):
             continue
         if kind is not None:
-            found.setdefault(kind, []).append(f"{path}.{name}")
+            paths.setdefault(kind, []).append(f"{path}.{name}")
     theirs = {name for name, _ in other.loaded.model.named_modules()}
-    if not all(name in theirs for names in found.values() for name in names):
+    if not all(name in theirs for names in paths.values() for name in names):
         return {}
-    modules = [block.get_submodule(name.removeprefix(f"{path}.")) for names in found.values() for name in names]
-    grouped = sum(each.numel() for module in modules for each in module.parameters())
-    return found if 2 * grouped > sum(each.numel() for each in block.parameters()) else {}
+    modules = [block.get_submodule(name.removeprefix(f"{path}.")) for names in paths.values() for name in names]
+    grouped = sum(parameter.numel() for module in modules for parameter in module.parameters())
+    return paths if 2 * grouped > sum(parameter.numel() for parameter in block.parameters()) else {}
 
 
 def _is_tied(model: Any) -> bool:
@@ -392,7 +392,7 @@ def _with_blocks(model: Model, runner: Runner) -> _Loaded:
     if not lists:
         raise ModelError(f"model {model.name!r}: expected blocks in a list, as transformers' decoders have them")
     # The outermost of lists of equal length: the experts of a block are a list too.
-    path, _ = max(lists, key=lambda each: (len(each[1]), -each[0].count(".")))
+    path, _ = max(lists, key=lambda block_list: (len(block_list[1]), -block_list[0].count(".")))
     return _Loaded(runner.loaded, path)
 
 
@@ -415,14 +415,14 @@ def _put(copies: dict[str, nn.Module], path: str, module: nn.Module) -> None:
 
 
 def _tensors(output: Any) -> list[Tensor]:
-    return [each for each in ([output] if isinstance(output, Tensor) else output) if isinstance(each, Tensor)]
+    return [tensor for tensor in ([output] if isinstance(output, Tensor) else output) if isinstance(tensor, Tensor)]
 
 
 def _map(output: Any, function: Callable[[Tensor], Tensor]) -> Any:
     """Apply a function to the tensors of a block's output."""
     if isinstance(output, Tensor):
         return function(output)
-    return tuple(function(each) if isinstance(each, Tensor) else each for each in output)
+    return tuple(function(tensor) if isinstance(tensor, Tensor) else tensor for tensor in output)
 
 
 def _plain(name: str, tensor: Any) -> Iterator[tuple[str, Tensor]]:
@@ -435,7 +435,7 @@ def _plain(name: str, tensor: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _bytes(tensors: Collection[Tensor]) -> int:
-    return sum(each.numel() * each.element_size() for each in tensors)
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

@@ -26,13 +26,13 @@ class FixReport:
 
     @property
     def searched(self) -> str:
-        found, judged = self.found, self.found.tried[-1].judged
-        search, proof = (counted(count, found.unit) for count in found.rows)
+        fix, judged = self.found, self.found.tried[-1].judged
+        search, proof = (counted(count, fix.unit) for count in fix.rows)
         tokens = f"{judged.value.n:,} tokens"
-        limits = f"the limit is {found.limit.shown(judged.limit, judged.upper)}"
-        if found.chosen is None:
+        limits = f"the limit is {fix.limit.shown(judged.limit, judged.upper)}"
+        if fix.chosen is None:
             return f"read {search} ({tokens}); {limits}"
-        floor = "" if found.floor is None else f"; all groups as in {self.kept_as}: {self._words(found.floor)}"
+        floor = "" if fix.floor is None else f"; all groups as in {self.kept_as}: {self._words(fix.floor)}"
         return f"searched {search} ({tokens}), kept {proof} for the proof; {limits}{floor}"
 
     header = ("extra bytes", "groups", "KL", "at most", "")
@@ -40,29 +40,29 @@ class FixReport:
     @property
     def sets(self) -> list[Tried]:
         """Each set that was measured, in the order of the table."""
-        return sorted(self.found.tried, key=lambda each: (each.extra, -each.kl))
+        return sorted(self.found.tried, key=lambda attempt: (attempt.extra, -attempt.kl))
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
         return [
             (
-                self._share(each.extra, 1),
-                str(len(each.kept)),
-                f"{each.kl:.3g}",
-                self.found.limit.shown(each.judged.upper, each.judged.limit),
-                "passes" if each.judged.outcome == "pass" else "",
+                self._share(attempt.extra, 1),
+                str(len(attempt.kept)),
+                f"{attempt.kl:.3g}",
+                self.found.limit.shown(attempt.judged.upper, attempt.judged.limit),
+                "passes" if attempt.judged.outcome == "pass" else "",
             )
-            for each in self.sets
+            for attempt in self.sets
         ]
 
     @property
     def answer(self) -> str:
-        found, chosen = self.found, self.found.chosen
+        fix, chosen = self.found, self.found.chosen
         if chosen is None:
-            return f"It passes already: {self._words(found.tried[0].judged)}. There is nothing to fix."
+            return f"It passes already: {self._words(fix.tried[0].judged)}. There is nothing to fix."
         extra = f"{self._share(chosen.extra, 1)} ({chosen.extra:,} bytes)"
-        if not found.is_within_budget:
-            return f"No set within +{100 * (found.budget or 0):.3g}% passes. The smallest that does costs {extra}."
+        if not fix.is_within_budget:
+            return f"No set within +{100 * (fix.budget or 0):.3g}% passes. The smallest that does costs {extra}."
         return f"Keep {counted(len(chosen.kept), 'group')} as in {self.kept_as}, {extra}:"
 
     group_header = ("group", "bytes", "KL alone")
@@ -73,39 +73,39 @@ class FixReport:
         if self.found.chosen is None or not self.found.is_within_budget:
             return []
         kept = [self.found.groups[index] for index in self.found.chosen.kept]
-        return [(each.part.name, self._share(each.extra, 2), f"{each.cost:.3g}") for each in kept]
+        return [(group.part.name, self._share(group.extra, 2), f"{group.cost:.3g}") for group in kept]
 
     @property
     def proof(self) -> list[str]:
         """The proof's sentences."""
-        found, proof = self.found, self.found.proof
+        fix, proof = self.found, self.found.proof
         if proof is None:
             return []
-        # A tolerance that is no percentage depends on the reference's value.
-        limit, searched = (found.limit.shown(each.limit, proof.upper) for each in (proof, found.tried[-1].judged))
+        # A tolerance that is not a percentage depends on the reference's value.
+        limit, searched = (fix.limit.shown(trial.limit, proof.upper) for trial in (proof, fix.tried[-1].judged))
         there = "" if limit == searched else f"; the limit is {limit} there"
         verdict = (
-            f"{proof.outcome.upper()} on {counted(found.rows[1], f'other {found.unit}')}: {self._words(proof)}{there}."
+            f"{proof.outcome.upper()} on {counted(fix.rows[1], f'other {fix.unit}')}: {self._words(proof)}{there}."
         )
-        if proof.outcome == "pass" and found.unit == "row":
-            return [verdict, f"{unseen(3 / found.rows[1]).capitalize()}."]
+        if proof.outcome == "pass" and fix.unit == "row":
+            return [verdict, f"{unseen(3 / fix.rows[1]).capitalize()}."]
         if proof.outcome != "inconclusive" or not math.isfinite(proof.upper):
             return [verdict]
         if proof.needed is None:
-            return [verdict, f"No number of {found.unit}s like these would settle it: the value is at the limit."]
-        needed = math.ceil(found.rows[1] * proof.needed / proof.value.n)
+            return [verdict, f"No number of {fix.unit}s like these would settle it: the value is at the limit."]
+        needed = math.ceil(fix.rows[1] * proof.needed / proof.value.n)
         return [
             verdict,
-            f"About {needed:,} {found.unit}s for the proof would settle it, twice as many in all, or a larger margin.",
+            f"About {needed:,} {fix.unit}s for the proof would settle it, twice as many in all, or a larger margin.",
         ]
 
     def lines(self) -> list[str]:
-        """Return what the terminal shows above the recipe."""
+        """Return the terminal's lines above the recipe."""
         lines = [self.title, self.searched, self.found.signature, ""]
         if self.found.chosen is None:
             return [*lines, self.answer]
-        largest = max(each.kl for each in self.found.tried)
-        bars = [bar(each.kl, largest) + (" <" if each is self.found.chosen else "") for each in self.sets]
+        largest = max(attempt.kl for attempt in self.found.tried)
+        bars = [bar(attempt.kl, largest) + (" <" if attempt is self.found.chosen else "") for attempt in self.sets]
         rows = [(*row, drawn) for row, drawn in zip(self.rows, bars, strict=True)]
         lines += [*table((*self.header, " "), rows, names=(), left=("", " ")), "", self.answer]
         if self.groups:
@@ -114,54 +114,54 @@ class FixReport:
 
     def html(self) -> str:
         """Return the page."""
-        found = self.found
-        outcome = "pass" if found.chosen is None else found.proof.outcome if found.proof is not None else "fail"
+        fix = self.found
+        outcome = "pass" if fix.chosen is None else fix.proof.outcome if fix.proof is not None else "fail"
         state = {"pass": "good", "inconclusive": "open"}.get(outcome, "bad")
         return rendered("fix.html", report=self, state=state, picture=self.picture())
 
     def picture(self) -> dict[str, Any] | None:
         """Return extra bytes against the gate's value as paths, 100 units large; None if they are too far apart."""
-        found, limit = self.found, self.found.tried[-1].judged.limit
-        judged = [each.judged for each in found.tried] + ([found.proof] if found.proof else [])
-        shares = [0.0, *(100 * each.extra / found.size for each in found.tried)]
+        fix, limit = self.found, self.found.tried[-1].judged.limit
+        judged = [attempt.judged for attempt in fix.tried] + ([fix.proof] if fix.proof else [])
+        shares = [0.0, *(100 * attempt.extra / fix.size for attempt in fix.tried)]
         width = (max(shares) - min(shares)) or 1.0
         x = Axis.between(min(shares) - 0.06 * width, min(shares) + 1.06 * width, form="+", unit="%", most=5)
-        nats = [limit, *(number for each in judged for number in (each.value.mean, each.upper))]
-        y, is_logarithmic = self._axis([found.limit.number(each) for each in nats if math.isfinite(each)])
+        nats = [limit, *(number for trial in judged for number in (trial.value.mean, trial.upper))]
+        y, is_logarithmic = self._axis([fix.limit.number(value) for value in nats if math.isfinite(value)])
         if x is None or y is None:
             return None
 
-        def across(each: Tried) -> float:
-            return x.place(100 * each.extra / found.size)
+        def across(attempt: Tried) -> float:
+            return x.place(100 * attempt.extra / fix.size)
 
         def up(nats: float) -> float:
-            number = found.limit.number(nats)
+            number = fix.limit.number(nats)
             if is_logarithmic:
                 number = math.log10(number) if number > 0 else -math.inf
             return round(100 - y.place(number), 1)
 
-        def dot(each: Trial, at: float) -> tuple[str, str]:
-            return f"M{at:g} {up(each.value.mean):g}h0", f"M{at:g} {up(each.upper):g}V{up(each.value.mean):g}"
+        def dot(trial: Trial, at: float) -> tuple[str, str]:
+            return f"M{at:g} {up(trial.value.mean):g}h0", f"M{at:g} {up(trial.upper):g}V{up(trial.value.mean):g}"
 
         frontier, best = "", math.inf
-        for each in sorted(found.tried, key=lambda each: (each.extra, each.judged.value.mean)):
-            if each.judged.value.mean < best:
-                best = each.judged.value.mean
-                frontier += f"H{across(each):g}V{up(best):g}" if frontier else f"M{across(each):g} {up(best):g}"
-        budget = math.inf if found.budget is None else 100 * found.budget
-        metric = {"kl": "KL", "ppl": "perplexity", "ppl ratio": "change of the perplexity"}[found.limit.metric]
+        for attempt in sorted(fix.tried, key=lambda attempt: (attempt.extra, attempt.judged.value.mean)):
+            if attempt.judged.value.mean < best:
+                best = attempt.judged.value.mean
+                frontier += f"H{across(attempt):g}V{up(best):g}" if frontier else f"M{across(attempt):g} {up(best):g}"
+        budget = math.inf if fix.budget is None else 100 * fix.budget
+        metric = {"kl": "KL", "ppl": "perplexity", "ppl ratio": "change of the perplexity"}[fix.limit.metric]
         return {
             "title": f"{metric} by extra bytes" + ", on a logarithmic axis" * is_logarithmic,
             "x": x,
             "y": y,
             "sets": [
-                ("chosen" if each is found.chosen else "tried", *dot(each.judged, across(each)), " ".join(row))
-                for each, row in zip(self.sets, self.rows, strict=True)
+                ("chosen" if attempt is fix.chosen else "tried", *dot(attempt.judged, across(attempt)), " ".join(row))
+                for attempt, row in zip(self.sets, self.rows, strict=True)
             ],
             "frontier": frontier,
             "limit": up(limit),
             "budget": x.place(budget) if budget <= x.high else None,
-            "proof": dot(found.proof, across(found.chosen)) if found.proof and found.chosen else None,
+            "proof": dot(fix.proof, across(fix.chosen)) if fix.proof and fix.chosen else None,
         }
 
     def _axis(self, numbers: Sequence[float]) -> tuple[Axis | None, bool]:

@@ -61,9 +61,12 @@ class Limit:
 
     @classmethod
     def of(cls, gate: Gate, candidate: Any, dataset: Any, reference: Any) -> Limit:
-        """Return what a gate allows; refuse one that is not on the KL or the perplexity of these models."""
-        what, how, against = gate.evaluation, gate.evaluation.how, getattr(gate, "against", None)
-        if (what.model, what.dataset) != (candidate, dataset) or (what.reference or against) not in (None, reference):
+        """Return a gate's limit; refuse a gate that is not on the KL or the perplexity of these models."""
+        evaluation, how, against = gate.evaluation, gate.evaluation.how, getattr(gate, "against", None)
+        if (evaluation.model, evaluation.dataset) != (candidate, dataset) or (evaluation.reference or against) not in (
+            None,
+            reference,
+        ):
             raise ConfigError(f"{gate.label}: expected a gate on {candidate!r}, {dataset!r} and {reference!r}")
         if isinstance(gate, LimitGate):
             level, by_value = gate.confidence or CONFIDENCE, gate.confidence is None
@@ -72,7 +75,7 @@ class Limit:
                     return cls("kl", gate.limit, level, how.protocol, by_value)
             elif gate.marker == "ppl_max" and _is_by_token(how):
                 return cls("ppl", math.log(gate.limit), level, how, by_value)
-        elif what.metric == "ppl" and not gate.uses_baseline and _is_by_token(how):
+        elif evaluation.metric == "ppl" and not gate.uses_baseline and _is_by_token(how):
             allowed = gate.tolerance.size
             return cls("ppl ratio", math.log1p(allowed) if gate.tolerance.relative else None, gate.confidence, how,
                        tolerance=allowed)  # fmt: skip
@@ -81,9 +84,11 @@ class Limit:
             "reference, per token"
         )
 
-    def values(self, found: DivergenceStatistics) -> Floats:
-        """Return what is judged at each target, in nats."""
-        return {"kl": found.kl, "ppl": found.nll_q, "ppl ratio": found.nll_q - found.nll_p}[self.metric]
+    def values(self, statistics: DivergenceStatistics) -> Floats:
+        """Return the judged quantity of each target, in nats."""
+        return {"kl": statistics.kl, "ppl": statistics.nll_q, "ppl ratio": statistics.nll_q - statistics.nll_p}[
+            self.metric
+        ]
 
     def number(self, nats: float) -> float:
         """Return a value as people know it: the KL in nats, a perplexity, or its change in percent."""
@@ -100,21 +105,21 @@ class Limit:
             return f"KL {text}"
         return f"perplexity {text}" if self.metric == "ppl" else f"perplexity {'+' * (number >= 0)}{text}%"
 
-    def judge(self, found: DivergenceStatistics, floor: DivergenceStatistics | None = None) -> Trial:
+    def judge(self, statistics: DivergenceStatistics, floor: DivergenceStatistics | None = None) -> Trial:
         """Judge a model by the gate's rule; to pass, its bound must also hold if few rows lose much.
 
         The `floor` is the model with all groups kept, by which `Trial.used` counts.
         """
-        values, limit = self.values(found), self.size
+        values, limit = self.values(statistics), self.size
         if limit is None:
-            limit = math.log1p(self.tolerance / math.exp(found.nll_p.mean()))
+            limit = math.log1p(self.tolerance / math.exp(statistics.nll_p.mean()))
             # The limit is as uncertain as the reference's perplexity (delta method): -expm1(-limit) is its slope.
-            values = values - math.expm1(-limit) * (found.nll_p - found.nll_p.mean())
-        noise = found.mean(values)
+            values = values - math.expm1(-limit) * (statistics.nll_p - statistics.nll_p.mean())
+        noise = statistics.mean(values)
         bounds = noise.bounds(self.confidence)
         if bounds is None:
             return Trial("inconclusive", noise, limit, math.inf, math.inf)
-        upper = max(bounds.upper, cautious_upper(*found.of_targets(values), noise, self.confidence))
+        upper = max(bounds.upper, cautious_upper(*statistics.of_targets(values), noise, self.confidence))
         outcome: Outcome = "pass" if upper <= limit else "fail" if bounds.lower > limit else "inconclusive"
         base = 0.0 if floor is None else float(self.values(floor).mean())
         used, wanted = (upper - base) / max(limit - base, math.ulp(0.0)), None
@@ -299,23 +304,26 @@ def fix(
             return Tried(tuple(kept), sum(extra[index] for index in kept), float(found.kl.mean()), judged)
 
         tried = search_sets(np.array(costs), np.array(extra), first, attempt)
-        chosen = min((each for each in tried if each.judged.outcome == "pass"), key=lambda each: (each.extra, each.kl))
-        found = Fix(
+        chosen = min(
+            (attempt for attempt in tried if attempt.judged.outcome == "pass"),
+            key=lambda attempt: (attempt.extra, attempt.kl),
+        )
+        result = Fix(
             limit, size, budget, groups, tuple(tried), chosen, None, rows,
             floor=None if keep is None else best, unit=unit, signature=signature,
         )  # fmt: skip
-        if not found.is_within_budget:
-            return found
+        if not result.is_within_budget:
+            return result
         kept = [hybrids.parts[index] for index in chosen.kept]
-        found = replace(found, proof=limit.judge(compose(chosen.kept, proof)))
+        result = replace(result, proof=limit.judge(compose(chosen.kept, proof)))
         if isinstance(hybrids, GgufHybrids):
             if write_gguf is not None:
                 hybrids.write(kept, write_gguf)
-            return replace(found, tensor_types=tuple(hybrids.tensor_types(kept)))
+            return replace(result, tensor_types=tuple(hybrids.tensor_types(kept)))
         paths: dict[bool, list[str]] = {True: [], False: []}
         for part in (*kept, *hybrids.unchanged):
             paths[hybrids.is_original(part)] += hybrids.linear(part)
-        return replace(found, linear=tuple(paths[True]), second=tuple(paths[False]))
+        return replace(result, linear=tuple(paths[True]), second=tuple(paths[False]))
 
 
 def _engine(candidate: Model, *others: Model) -> str:
@@ -359,11 +367,13 @@ def search_sets(costs: Floats, extra: Ints, first: Tried, attempt: Callable[[Seq
             break
         used = tried[kept].judged.used
         allowance = _MARGIN * left / used if is_new and used > 0 else -1.0
-    if not any(each.judged.outcome == "pass" for each in tried.values()):
+    if not any(attempt.judged.outcome == "pass" for attempt in tried.values()):
         everything = tuple(range(len(costs)))
         tried[everything] = attempt(everything)
     # Costs of single groups do not tell how they act together: try to leave out the largest of those that cost little.
-    best = min((each for each in tried.values() if each.judged.outcome == "pass"), key=lambda each: each.extra)
+    best = min(
+        (attempt for attempt in tried.values() if attempt.judged.outcome == "pass"), key=lambda attempt: attempt.extra
+    )
     for _ in range(_DROPS):
         options = [index for index in best.kept if extra[index] > 0 and _without(best, index) not in tried]
         if not options:
@@ -376,7 +386,7 @@ def search_sets(costs: Floats, extra: Ints, first: Tried, attempt: Callable[[Seq
 
 
 def _without(one: Tried, index: int) -> tuple[int, ...]:
-    return tuple(each for each in one.kept if each != index)
+    return tuple(other for other in one.kept if other != index)
 
 
 def cheapest(costs: Floats, extra: Ints, allowance: float) -> tuple[int, ...]:
@@ -436,14 +446,14 @@ def _extra_bytes(
     """Return for each part the bytes that the kept one takes more than the candidate's, and the candidate's bytes."""
     sizes, whole = [hybrids.size(part) for part in hybrids.parts], hybrids.size()
     if bits is None:
-        extra = [each.bytes[0] - each.bytes[1] for each in sizes]
+        extra = [size.bytes[0] - size.bytes[1] for size in sizes]
         if max(extra) <= 0:
             raise ModelError(
                 f"model {candidate.name!r}: its weights take as many bytes as those of {keep.name!r}, because it "
                 "stores rounded numbers in a wide type: expected --bits, the bits of each number in the real format"
             )
         return extra, whole.bytes[1]
-    saved = [max(0, round(stored - count * bits / 8)) for count, stored in (each.matrices for each in sizes)]
+    saved = [max(0, round(stored - count * bits / 8)) for count, stored in (size.matrices for size in sizes)]
     size = whole.bytes[0] - sum(saved)
     return saved if keep_bits is None else [round(e.matrices[0] * (keep_bits - bits) / 8) for e in sizes], size
 

@@ -1,4 +1,4 @@
-"""``lmgate why``: which layers cost what."""
+"""``lmgate why``: the cost of each layer."""
 
 from __future__ import annotations
 
@@ -51,70 +51,71 @@ def why(
 
     given = {"protocol": protocol, "stride": stride, "max_length": max_length}
     with measuring(config=config, cache=cache, device=device, offline=offline) as session:
-        names = [session.named(each) for each in (candidate, against, dataset)]
-        found = measured(
+        names = [session.named(name) for name in (candidate, against, dataset)]
+        result = measured(
             session.evaluator,
             bind_pair(session.evaluator, names, chosen_protocol(session.project, names, given, option)),
             tokens=tokens,
             seconds=seconds,
             by=by,  # type: ignore[arg-type]
         )
-    show(_data(found), _text(found), as_json=as_json)
+    show(_data(result), _text(result), as_json=as_json)
 
 
-def _data(found: Why) -> dict[str, Any]:
-    whole = found.whole
+def _data(result: Why) -> dict[str, Any]:
+    whole = result.whole
     return {
         "candidate": whole.model,
         "reference": whole.reference,
         "dataset": whole.dataset,
         "tokens": whole.n,
-        "seconds": found.seconds,
+        "seconds": result.seconds,
         "signature": str(whole.signature),
         "kl": {"mean": whole.kl.value, "stderr": whole.kl.stderr},
         "perplexity_ratio": whole.ratio.value,
-        "missing": found.missing,
+        "missing": result.missing,
         "parts": [
             {
-                "part": each.part,
-                "kl": {"mean": each.cost.mean, "stderr": each.cost.stderr},
-                "relief": each.relief and {"mean": each.relief.mean, "stderr": each.relief.stderr},
-                "perplexity_ratio": each.ratio,
-                "stands_out": each.stands_out,
+                "part": part.part,
+                "kl": {"mean": part.cost.mean, "stderr": part.cost.stderr},
+                "relief": part.relief and {"mean": part.relief.mean, "stderr": part.relief.stderr},
+                "perplexity_ratio": part.ratio,
+                "stands_out": part.stands_out,
             }
-            for each in found.parts
+            for part in result.parts
         ],
     }
 
 
-def _text(found: Why) -> str:
-    whole, largest = found.whole, max((each.cost.mean for each in found.parts), default=0.0)
-    width = max((len(each.part) for each in found.parts), default=0)
+def _text(result: Why) -> str:
+    whole, largest = result.whole, max((part.cost.mean for part in result.parts), default=0.0)
+    width = max((len(part.part) for part in result.parts), default=0)
     lines = [
-        f"{whole.model} against {whole.reference} on {whole.dataset}: {whole.n:,} tokens, {found.seconds:.0f} s",
+        f"{whole.model} against {whole.reference} on {whole.dataset}: {whole.n:,} tokens, {result.seconds:.0f} s",
         str(whole.signature),
         f"KL {_number(whole.kl.value, whole.kl.stderr)} nats per token, perplexity {_change(whole.ratio.value)}",
         "",
         f"{'part':{width}}  {'KL, put in':>19}  {'perplexity':>10}  {'KL, put back':>19}",
     ]
-    for each in found.parts:
-        cost = _number(each.cost.mean, each.cost.stderr)
-        relief = "-" if each.relief is None else _number(-each.relief.mean, each.relief.stderr)
+    for part in result.parts:
+        cost = _number(part.cost.mean, part.cost.stderr)
+        relief = "-" if part.relief is None else _number(-part.relief.mean, part.relief.stderr)
         line = (
-            f"{each.part:{width}}  {cost:>19}  {_change(each.ratio):>10}  {relief:>19}  {bar(each.cost.mean, largest)}"
+            f"{part.part:{width}}  {cost:>19}  {_change(part.ratio):>10}  {relief:>19}  {bar(part.cost.mean, largest)}"
         )
         lines.append(line.rstrip())
-    named = sorted((each for each in found.parts if each.stands_out), key=lambda each: -each.cost.mean)
+    named = sorted((part for part in result.parts if part.stands_out), key=lambda part: -part.cost.mean)
     sentences = []
-    if found.missing:
-        missing = f"{counted(found.missing, 'measurement')} missing"
-        sentences.append(f"Time is up, with {missing}: --seconds {math.ceil(found.needed)} would do.")
+    if result.missing:
+        missing = f"{counted(result.missing, 'measurement')} missing"
+        sentences.append(f"Time is up, with {missing}: --seconds {math.ceil(result.needed)} would do.")
     sentences += [
-        f"{each.part} stands out: put into {whole.reference}, it alone costs {each.cost.mean:.3g} nats per token."
-        for each in named
+        f"{part.part} stands out: replacing only this part of {whole.reference} costs {part.cost.mean:.3g} nats "
+        "per token."
+        for part in named
     ]
     if not named:
-        sentences.append(f"No part stands out from the others{' that were measured' * bool(found.missing)}.")
+        sentences.append(f"No part stands out from the others{' that were measured' * bool(result.missing)}.")
     return "\n".join([*lines, "", *sentences])
 
 

@@ -45,7 +45,7 @@ def bisect(
     here = Path.cwd()
     below = git(here, "rev-parse", "--show-prefix")
     first, last = (git(here, "rev-list", "-1", "--end-of-options", name) for name in (good, bad))
-    links = {str(each): each.resolve() for each in link or ()}
+    links = {str(path): path.resolve() for path in link or ()}
     for number in _ENDING:
         if signal.getsignal(number) != signal.SIG_IGN:  # which nohup does with SIGHUP
             signal.signal(number, _end)
@@ -85,8 +85,8 @@ def judge_commit(tree: Path, below: str, links: Mapping[str, Path], arguments: S
         ended = subprocess.run(command, cwd=folder, check=False).returncode
         git(tree, "reset", "--quiet", "--hard")  # what the tests changed would keep git from the next commit
         git(tree, "clean", "--quiet", "-fd")
-        found = read_results(report.read_bytes(), "the report").verdicts
-        verdicts = {"fail" if gate.blocking else gate.verdict for gate in found if _is_meant(gate.id, arguments)}
+        gates = read_results(report.read_bytes(), "the report").verdicts
+        verdicts = {"fail" if gate.blocking else gate.verdict for gate in gates if _is_meant(gate.id, arguments)}
         outcome = "bad" if "fail" in verdicts else "good" if verdicts == {"pass"} and not ended else "skip"
         typer.echo(f"{outcome}: {', '.join(sorted(verdicts)) or 'no gate'}; pytest ended with exit code {ended}")
     except Exception as error:  # such as a missing folder or report: the commit is not known to be bad
@@ -103,19 +103,19 @@ def _test_of(argument: str) -> str:
 def _is_meant(identity: str, arguments: Sequence[str]) -> bool:
     """Whether a gate was requested, and not only others of its test, by their ids."""
     # Ids are relative to pytest's rootdir, arguments to the current folder, so folders are left out.
-    own, *given = (re.sub(r"^[^:]*/", "", each) for each in (identity, *arguments))
-    named = [each for each in given if each != _test_of(each) == _test_of(own)]
-    return not named or own in named
+    gate_name, *given = (re.sub(r"^[^:]*/", "", name) for name in (identity, *arguments))
+    named = [name for name in given if name != _test_of(name) == _test_of(gate_name)]
+    return not named or gate_name in named
 
 
 def _end(number: int, _: object) -> None:
-    for each in _ENDING:  # a shell may send a second one, which must not interrupt the cleaning up
-        signal.signal(each, signal.SIG_IGN)
+    for ending in _ENDING:  # a shell may send a second one, which must not interrupt the cleaning up
+        signal.signal(ending, signal.SIG_IGN)
     sys.exit(128 + number)
 
 
 def _run(command: Sequence[str], tree: Path) -> int:
-    """Run a process and show what it prints."""
+    """Run a process and show its output."""
     with subprocess.Popen(
         command, cwd=tree, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace", start_new_session=True
     ) as process:

@@ -38,11 +38,11 @@ def compare(
 
     if markdown and as_json:
         raise typer.BadParameter("--markdown and --json: expected one of them, got both")
-    sides = [_reported(Path(each)) if history is None else _recorded(history, each) for each in (before, after)]
-    found = side_by_side((before, after), *sides)
-    text = side_by_side_markdown(found).rstrip("\n") if markdown else side_by_side_text(found)
-    show(side_by_side_json(found), text, as_json=as_json)
-    if found.is_worse:
+    sides = [_reported(Path(run)) if history is None else _recorded(history, run) for run in (before, after)]
+    compared = side_by_side((before, after), *sides)
+    text = side_by_side_markdown(compared).rstrip("\n") if markdown else side_by_side_text(compared)
+    show(side_by_side_json(compared), text, as_json=as_json)
+    if compared.is_worse:
         raise typer.Exit(1)
 
 
@@ -64,18 +64,18 @@ def _recorded(folder: str, commit: str) -> Mapping[str, Verdict]:
     place = place_of(folder, Path(), "--history", offline=root().is_on("offline"))
     runs = read_history(place)
     wanted = commit if re.fullmatch(r"[0-9a-f]{4,40}\+?", commit) else _resolved(commit)
-    of_it = [each for each in runs if _is(each.run.commit, wanted)]
-    commits = {each.run.commit for each in of_it}
+    of_it = [results for results in runs if _is(results.run.commit, wanted)]
+    commits = {results.run.commit for results in of_it}
     if not of_it:
         changed = (
             f"; {wanted[:12]}+, with changed files, has one"
-            if any(_is(each.run.commit, f"{wanted}+") for each in runs)
+            if any(_is(results.run.commit, f"{wanted}+") for results in runs)
             else ""
         )
         raise RecordError(f"{place}: no run of commit {commit} is recorded{changed}; lmgate history {place} shows all")
     if len(commits) > 1:
         raise RecordError(f"{place}: {commit} may be one of {', '.join(sorted(commits))}: give more digits of it")
-    return {gate.id: gate for each in of_it for gate in each.verdicts}
+    return {gate.id: gate for results in of_it for gate in results.verdicts}
 
 
 def _is(recorded: str, wanted: str) -> bool:
@@ -110,14 +110,14 @@ def history(
     place = place_of(folder, Path(), "lmgate history", offline=root().is_on("offline"))
     runs = read_history(place)
     if branch:
-        known = {each.run.branch for each in runs}
-        runs = [each for each in runs if each.run.branch == branch]
+        branches = {results.run.branch for results in runs}
+        runs = [results for results in runs if results.run.branch == branch]
         if not runs:
-            raise RecordError(f"{place}: no run of branch {branch!r}{nearest(branch, known)}")
-    found = tracks(runs)
-    shown = [track for track in found if track.id == gate] or [track for track in found if gate in track.id]
+            raise RecordError(f"{place}: no run of branch {branch!r}{nearest(branch, branches)}")
+    gate_tracks = tracks(runs)
+    shown = [track for track in gate_tracks if track.id == gate] or [track for track in gate_tracks if gate in track.id]
     if not shown:
-        ids = [track.id for track in found]
+        ids = [track.id for track in gate_tracks]
         raise RecordError(f"{place}: no run has a gate {gate!r}{nearest(gate, ids)}")
     if svg is not None:
         try:

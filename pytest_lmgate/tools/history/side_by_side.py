@@ -66,10 +66,10 @@ class Pair:
 
     @property
     def words(self) -> str:
-        found = self.after.comparison
+        comparison = self.after.comparison
         judged = self.judged
-        if found is not None and judged != "same":
-            judged += f" of {tolerance(found, self.after.metric)}"
+        if comparison is not None and judged != "same":
+            judged += f" of {tolerance(comparison, self.after.metric)}"
         if not self.fails_now:
             return judged
         if judged == "within noise":
@@ -105,8 +105,8 @@ class SideBySide:
     def counts(self) -> str:
         """A summary: ``3 gates in both: 1 fails now, 2 within noise``."""
         shown = ["fails now" if pair.fails_now else pair.judged for pair in self.pairs]
-        found = ", ".join(f"{shown.count(words)} {words}" for words in dict.fromkeys(shown))
-        return f"{counted(len(self.pairs), 'gate')} in both: {found}"
+        counts = ", ".join(f"{shown.count(words)} {words}" for words in dict.fromkeys(shown))
+        return f"{counted(len(self.pairs), 'gate')} in both: {counts}"
 
 
 def side_by_side(names: tuple[str, str], before: Mapping[str, Verdict], after: Mapping[str, Verdict]) -> SideBySide:
@@ -142,43 +142,43 @@ def _pair(before: Verdict, after: Verdict) -> Pair:
     return Pair(before, after, change, why)
 
 
-def side_by_side_text(found: SideBySide) -> str:
+def side_by_side_text(compared: SideBySide) -> str:
     header = ("verdict", "gate", "value", "change", "")
-    rows = [(_verdicts(pair), pair.before.id, _values(pair), _relative(pair), pair.words) for pair in found.pairs]
+    rows = [(_verdicts(pair), pair.before.id, _values(pair), _relative(pair), pair.words) for pair in compared.pairs]
     lines = table(header, rows, names=["gate"], left=["verdict"])
-    return "\n".join([*lines, *_notes(found), found.counts])
+    return "\n".join([*lines, *_notes(compared), compared.counts])
 
 
-def side_by_side_markdown(found: SideBySide) -> str:
+def side_by_side_markdown(compared: SideBySide) -> str:
     """Return a comment for a pull request: changes in a table, other gates folded."""
-    sign = "❌" if found.is_worse else "⚠️" if any(map(_still_fails, found.pairs)) else "✅"
-    parts = [f"{sign} **{found.counts}** ({code(found.names[0], _NAME)} → {code(found.names[1], _NAME)})"]
+    sign = "❌" if compared.is_worse else "⚠️" if any(map(_still_fails, compared.pairs)) else "✅"
+    parts = [f"{sign} **{compared.counts}** ({code(compared.names[0], _NAME)} → {code(compared.names[1], _NAME)})"]
     rows = [
         f"| {_sign(pair)} {_verdicts(pair)} | {code(pair.before.id, _NAME)} | {_values(pair)} | {_relative(pair)} "
         f"| {pair.words} |"
-        for pair in found.pairs
+        for pair in compared.pairs
     ]
     sizes = accumulate(len(row.encode()) for row in rows)
     fit = sum(size <= _SIZE for size in sizes)
-    news = sum(pair.rank < 3 for pair in found.pairs)
+    news = sum(pair.rank < 3 for pair in compared.pairs)
     head = "| verdict | gate | value | change | |\n|---|---|---:|---:|---|\n"
     if rows[: min(news, fit)]:
         parts.append(head + "\n".join(rows[: min(news, fit)]))
     if rest := rows[news:fit]:
-        summary = f"{counted(len(found.pairs) - news, 'gate')} without a change beyond noise"
+        summary = f"{counted(len(compared.pairs) - news, 'gate')} without a change beyond noise"
         parts.append(f"<details><summary>{summary}</summary>\n\n{head}" + "\n".join(rest) + "\n\n</details>")
     if left := len(rows) - fit:
         parts.append(f"{left:,} more omitted to limit the size; `lmgate compare` without `--markdown` has all")
-    notes = [f"- {code(note, _NAME)}" for note in _notes(found)[:30]]
+    notes = [f"- {code(note, _NAME)}" for note in _notes(compared)[:30]]
     return "\n\n".join([*parts, *(["\n".join(notes)] if notes else [])]) + "\n"
 
 
-def side_by_side_json(found: SideBySide) -> dict[str, Any]:
+def side_by_side_json(compared: SideBySide) -> dict[str, Any]:
     return {
         "schema": 1,
-        "before": found.names[0],
-        "after": found.names[1],
-        "worse": found.is_worse,
+        "before": compared.names[0],
+        "after": compared.names[1],
+        "worse": compared.is_worse,
         "gates": [
             {
                 "id": pair.before.id,
@@ -190,10 +190,10 @@ def side_by_side_json(found: SideBySide) -> dict[str, Any]:
                 "p_value": None if pair.change is None else pair.change.p_value,
                 "errors": None if pair.change is None else pair.change.errors,
             }
-            for pair in found.pairs
+            for pair in compared.pairs
         ],
-        "only_before": list(found.only_before),
-        "only_after": list(found.only_after),
+        "only_before": list(compared.only_before),
+        "only_after": list(compared.only_after),
     }
 
 
@@ -202,15 +202,17 @@ def _side(gate: Verdict) -> dict[str, Any]:
     return facts | ({} if gate.comparison is None else {"comparison": gate.comparison})
 
 
-def _notes(found: SideBySide) -> list[str]:
-    said = [_OF_OWN] * any(pair.after.comparison is not None for pair in found.pairs)
-    said += [
+def _notes(compared: SideBySide) -> list[str]:
+    notes = [_OF_OWN] * any(pair.after.comparison is not None for pair in compared.pairs)
+    notes += [
         f"not compared: {excerpt(pair.before.id, _NAME)}: {escape_controls(pair.why)}"
-        for pair in found.pairs
+        for pair in compared.pairs
         if pair.why
     ]
-    said += [f"only in {escape_controls(found.names[0])}: {excerpt(name, _NAME)}" for name in found.only_before]
-    return said + [f"only in {escape_controls(found.names[1])}: {excerpt(name, _NAME)}" for name in found.only_after]
+    notes += [f"only in {escape_controls(compared.names[0])}: {excerpt(name, _NAME)}" for name in compared.only_before]
+    return notes + [
+        f"only in {escape_controls(compared.names[1])}: {excerpt(name, _NAME)}" for name in compared.only_after
+    ]
 
 
 def _still_fails(pair: Pair) -> bool:

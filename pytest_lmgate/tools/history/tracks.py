@@ -40,19 +40,20 @@ def _table(track: Track, last: int) -> str:
     place = _place(track.gates[hidden:])
     rows = [
         (
-            when(each.run.date),
-            each.run.commit or "-",
+            when(results.run.date),
+            results.run.commit or "-",
             "-" if gate.value is None else number(gate.value),
             degradation(gate.comparison) if gate.comparison is not None else _interval(gate),
             gate.shown,
             _bar(gate, place),
         )
-        for each, gate in zip(track.runs[hidden:], track.gates[hidden:], strict=True)
+        for results, gate in zip(track.runs[hidden:], track.gates[hidden:], strict=True)
     ]
     newest = track.gates[-1]
     better = f", {newest.direction} is better" if newest.direction else ""
     lines = [f"{escape_controls(track.id)}: {newest.metric}{better}"]
-    lines += [f"{counted(hidden, 'earlier run')} not shown"] * bool(hidden)
+    if hidden:
+        lines.append(f"{counted(hidden, 'earlier run')} not shown")
     noise = _NOISE[track.is_compared]
     header = ("date", "commit", "value", noise, "verdict", "plot")
     lines += table(header, rows, names=["commit"], left=["date"], folds=[noise, "plot"])
@@ -61,23 +62,25 @@ def _table(track: Track, last: int) -> str:
 
 def _sentences(track: Track) -> list[str]:
     """Describe changes, new series and incomplete runs."""
-    said = []
-    for each, gate, finding in zip(track.runs, track.gates, track.findings, strict=True):
-        where = f"{when(each.run.date)} {each.run.commit}".rstrip()
+    sentences = []
+    for results, gate, finding in zip(track.runs, track.gates, track.findings, strict=True):
+        where = f"{when(results.run.date)} {results.run.commit}".rstrip()
         if finding.is_change:
             change = "first change beyond noise" if gate.comparison is None else "first change of the verdict"
-            first = change if each is track.runs[track.first_change or 0] else "changed again"
-            said.append(f"{first}: {where}: {finding.kind}, {finding_words(gate, finding)}")
+            first = change if results is track.runs[track.first_change or 0] else "changed again"
+            sentences.append(f"{first}: {where}: {finding.kind}, {finding_words(gate, finding)}")
         elif finding.why:
             begins = "a new comparison starts here: " if finding.kind == "first" else "not judged: "
-            said.append(f"{begins}{where}: {escape_controls(finding.why)}")
-        if not each.is_whole:
-            said.append(f"not whole: {where}: {'the run was stopped' if each.run.stopped else 'the run had problems'}")
-    return said if track.first_change is not None else [*said, _without_change(track)]
+            sentences.append(f"{begins}{where}: {escape_controls(finding.why)}")
+        if not results.is_whole:
+            sentences.append(
+                f"not whole: {where}: {'the run was stopped' if results.run.stopped else 'the run had problems'}"
+            )
+    return sentences if track.first_change is not None else [*sentences, _without_change(track)]
 
 
 def _without_change(track: Track) -> str:
-    """Say what a history without a change shows: nothing, if no two runs could be compared."""
+    """Describe a history without a change; it shows nothing if no two runs could be compared."""
     runs = len(track.gates)
     if runs == 1:
         return "one run: nothing to compare with"
@@ -98,16 +101,16 @@ def _facts(track: Track) -> dict[str, Any]:
     first, newest = track.first_change, track.gates[-1]
     runs = [
         {
-            "run": each.run.id,
-            "date": each.run.date,
-            "commit": each.run.commit,
-            "branch": each.run.branch,
-            "whole": each.is_whole,
+            "run": results.run.id,
+            "date": results.run.date,
+            "commit": results.run.commit,
+            "branch": results.run.branch,
+            "whole": results.is_whole,
             **{key: getattr(gate, key) for key in ("verdict", "value", "interval", "stderr", "n", "limit", "device")},
             "finding": _finding(finding),
             **({} if gate.comparison is None else {"comparison": gate.comparison}),
         }
-        for each, gate, finding in zip(track.runs, track.gates, track.findings, strict=True)
+        for results, gate, finding in zip(track.runs, track.gates, track.findings, strict=True)
     ]
     about = {key: getattr(newest, key) for key in ("id", "metric", "model", "dataset", "unit", "direction")}
     return {**about, "runs": runs, "first_change": None if first is None else runs[first]}
@@ -127,7 +130,9 @@ def _interval(gate: Verdict) -> str:
 
 def _place(gates: Sequence[Verdict]) -> Callable[[float], float]:
     """Return a function from a number to percent of the plot; infinite ones are at its edge."""
-    numbers = [each for gate in gates for each in (gate.value, gate.limit, *(gate.interval or ())) if each is not None]
+    numbers = [
+        number for gate in gates for number in (gate.value, gate.limit, *(gate.interval or ())) if number is not None
+    ]
     shown = [number for number in numbers if math.isfinite(number)] or [0.0]
     low, width = min(shown), max(shown) - min(shown)
 
@@ -169,11 +174,11 @@ def _panel(track: Track) -> dict[str, Any]:
         return round(_HIGH * (1 - place(value) / 100), 1)
 
     points = []
-    for index, (each, gate, finding) in enumerate(zip(track.runs, track.gates, track.findings, strict=True)):
+    for index, (results, gate, finding) in enumerate(zip(track.runs, track.gates, track.findings, strict=True)):
         if gate.value is None:
             continue
         low, high = gate.interval or (gate.value, gate.value)
-        moment = f"{when(each.run.date)} {each.run.commit}"
+        moment = f"{when(results.run.date)} {results.run.commit}"
         words = f"{moment}: {number(gate.value)} {_interval(gate)} {gate.verdict.upper()}"
         points.append(
             {

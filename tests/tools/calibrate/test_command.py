@@ -221,7 +221,7 @@ def test_divergences_of_a_deterministic_engine_are_calibrated(gate: str, tmp_pat
         (
             "no_regression: {metric: exact, model: coin, dataset: quiz, tolerance: 4%, against: twin}",
             _Coins(),
-            "5 runs of coin and twin on quiz|exact of twin|tolerance 4%: |verdicts of 5 pairs of runs: |with: tol",
+            "5 runs of coin and twin on quiz|exact of twin|tolerance 4%: |verdicts of 5 pairs of runs: |use: tol",
         ),
         ("exact_min: {model: coin, dataset: quiz, limit: 0.68, confidence: 0.95}", _Coins(), "with --lmgate-strict"),
     ],
