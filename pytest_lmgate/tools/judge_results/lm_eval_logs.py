@@ -10,14 +10,17 @@ import hashlib
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from pytest_lmgate.errors import DataError
 from pytest_lmgate.tools.judge_results.rows import (
     Facts,
+    Line,
     ReadOptions,
     ResultRow,
     ResultRun,
@@ -26,8 +29,10 @@ from pytest_lmgate.tools.judge_results.rows import (
     canonical,
     digest,
     direction_of,
-    json_lines,
+    from_json,
     json_object,
+    line_again,
+    lines_of,
     number,
     read_bytes,
     tags_of,
@@ -37,7 +42,21 @@ _DATE = r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?"
 _SAMPLES = re.compile(rf"samples_(.+)_({_DATE})\.jsonl")
 _RESULTS = re.compile(rf".+_({_DATE})\.json")
 _NO_MEANS = ("perplexity", "bits_per_byte")
-_KEYS = ("doc_id", "doc", "filter", "metrics")
+
+
+class _Sample(msgspec.Struct):
+    """What is read of every row: its texts, most of the file, only if they are shown."""
+
+    doc_id: int
+    doc: msgspec.Raw
+    filter: str
+    metrics: list[str]
+    arguments: msgspec.Raw = msgspec.Raw(b"null")
+    filtered_resps: list[Any] = []
+    target: msgspec.Raw = msgspec.Raw(b"null")
+    doc_hash: str = ""
+    prompt_hash: str = ""
+    target_hash: str = ""
 
 
 def read(path: Path, options: ReadOptions) -> ResultRun | None:
@@ -100,29 +119,31 @@ def _series(task: str, file: Path, results: Mapping[str, Any], options: ReadOpti
     refused: dict[tuple[str, str], str] = {}
     hashes, documents = hashlib.sha256(), set()
     generation: dict[str, Any] = {}  # the settings of the rows, one in general
-    for where, sample in json_lines(file):
-        if lacking := [key for key in _KEYS if key not in sample]:
-            raise DataError(f"{where}: expected a row of lm-evaluation-harness, got one without {', '.join(lacking)}")
-        hashes.update("".join(str(sample.get(f"{part}_hash")) for part in ("doc", "prompt", "target")).encode())
-        document, asked = str(sample.get("doc_hash") or digest(sample["doc"])), _asked(sample)
-        documents.add(sample["doc_id"])
-        if isinstance(asked[1], dict):
-            generation.setdefault(repr(asked[1]), asked[1])
-        _require_responses(sample, where)
+    for line, sample in _samples(file):
+        hashes.update(f"{sample.doc_hash}{sample.prompt_hash}{sample.target_hash}".encode())
+        documents.add(sample.doc_id)
+        _require_responses(sample, line)
+        document, prompt = sample.doc_hash, f"{sample.prompt_hash}{sample.target_hash}"
+        asked: Any = None
+        if not sample.prompt_hash or isinstance(sample.filtered_resps[0], str):  # a text that was generated
+            text, asked = _asked(from_json(bytes(sample.arguments), line))
+            prompt = prompt if sample.prompt_hash else digest(text, bytes(sample.target).decode())
+        if isinstance(asked, dict):
+            generation.setdefault(repr(asked), asked)
         row: dict[str, Any] = {
-            "id": str(sample["doc_id"]),
-            "document": document,
-            "prompt": _prompt(sample, asked[0]),
-            "tags": tags_of(sample["doc"], options),
-            "texts": partial(_texts, sample),
+            "id": str(sample.doc_id),
+            "document": document or digest(bytes(sample.doc).decode()),
+            "prompt": prompt,
+            "tags": tags_of(from_json(bytes(sample.doc), line), options),
+            "texts": partial(_texts, file, line.offset),
         }
-        for metric in sample["metrics"]:
-            key = metric, str(sample["filter"])
-            value = sample.get(metric)
+        for metric in sample.metrics:
+            key = metric, sample.filter
+            value = getattr(sample, metric, None)
             if isinstance(value, list | dict):
                 refused[key] = "it is a metric of the whole corpus, and its rows hold no scores of their own"
             else:
-                rows[key].append(ResultRow(score=number(value, f"{where}: {metric}"), **row))
+                rows[key].append(ResultRow(score=number(value, line, metric), **row))
     hashed = results.get("task_hashes", {}).get(task)
     if hashed is not None and hashed != hashes.hexdigest():
         raise DataError(
@@ -153,9 +174,25 @@ def _series(task: str, file: Path, results: Mapping[str, Any], options: ReadOpti
     return found
 
 
-def _asked(sample: Mapping[str, Any]) -> tuple[Any, Any]:
+def _samples(file: Path) -> Iterator[tuple[Line, Any]]:
+    """Return the rows of a file, each with its metrics as attributes."""
+    decoders: dict[tuple[str, ...], msgspec.json.Decoder[Any]] = {}
+    decoder, known = msgspec.json.Decoder(_Sample), set[str]()
+    for line in lines_of(file):
+        sample = from_json(line.text, line, decoder.decode)
+        if not known.issuperset(sample.metrics):  # the first row, or one of other metrics
+            names = tuple(sample.metrics)
+            if names not in decoders:
+                fields = [(name, Any, None) for name in names if name.isidentifier()]
+                made = msgspec.defstruct("_Scored", fields, bases=(_Sample,))
+                decoders[names] = msgspec.json.Decoder(made)
+            decoder, known = decoders[names], set(names)
+            sample = from_json(line.text, line, decoder.decode)
+        yield line, sample
+
+
+def _asked(arguments: Any) -> tuple[Any, Any]:
     """Return the prompt and what follows it: a choice, or generation settings."""
-    arguments = sample.get("arguments")
     if isinstance(arguments, dict):
         first = arguments.get("gen_args_0")
         return (first.get("arg_0"), first.get("arg_1")) if isinstance(first, dict) else (None, None)
@@ -163,24 +200,18 @@ def _asked(sample: Mapping[str, Any]) -> tuple[Any, Any]:
     return (first[0] if first else None, first[1] if len(first) > 1 else None)
 
 
-def _prompt(sample: Mapping[str, Any], prompt: object) -> str:
-    hashes = sample.get("prompt_hash"), sample.get("target_hash")
-    return f"{hashes[0]}{hashes[1]}" if all(hashes) else digest(prompt, sample.get("target"))
-
-
-def _require_responses(sample: Mapping[str, Any], where: str) -> None:
-    for response in sample.get("filtered_resps") or [None]:
-        text = response[0] if isinstance(response, list) and response else response
-        if text is None:
-            raise DataError(f"{where}: the model gave no response, so the request failed: run it again")
-        if text in ("nan", "NaN") or text != text:
+def _require_responses(sample: _Sample, where: Line) -> None:
+    if not sample.filtered_resps or None in sample.filtered_resps:
+        raise DataError(f"{where}: the model gave no response, so the request failed: run it again")
+    for response in sample.filtered_resps:
+        if isinstance(response, list) and response and str(response[0]).lower() == "nan":
             raise DataError(f"{where}: the model's log-likelihood is NaN")
 
 
-def _texts(sample: Mapping[str, Any]) -> Texts:
-    prompt, _ = _asked(sample)
-    responses = sample.get("filtered_resps") or [""]
-    output, arguments = responses[0], sample.get("arguments")
+def _texts(file: Path, offset: int) -> Texts:
+    sample = line_again(file, offset)
+    arguments, responses = sample.get("arguments"), sample["filtered_resps"]
+    prompt, output = _asked(arguments)[0], responses[0]
     if isinstance(output, list) and isinstance(arguments, dict):  # of choices, the most likely
         best = max(range(len(responses)), key=lambda at: float(responses[at][0]))
         output = arguments.get(f"gen_args_{best}", {}).get("arg_1", "")
@@ -210,7 +241,7 @@ def _facts(task: str, metric: str, name: str, results: Mapping[str, Any], genera
     return Facts(
         task_version=str(results.get("versions", {}).get(task)),
         metric_definition=canonical([metrics, config.get("process_results"), config.get("output_type")]),
-        filter_definition=canonical(filters),
+        filter_or_solver=canonical(filters),
         number_of_shots=None if shots is None else str(shots),
         fewshot_seed=None if seed is None else str(seed),
         generation_settings=settings,

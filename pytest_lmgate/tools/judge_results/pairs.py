@@ -71,7 +71,7 @@ def paired(old: Series, new: Series, missing: Missing) -> Pair:
             raise ComparisonError("the clusters of the rows differ")
         if not all(row.prompt and other.prompt for row, other in zip(new_rows, old_rows, strict=True)):
             unchecked.append("prompts")
-        if not all(row.document for row in (*new_rows, *old_rows)):
+        if not all(row.document or row.prompt for row in (*new_rows, *old_rows)):
             unchecked.append("content of the rows, which are matched by their ids alone")
         if not (old.complete and new.complete):
             unchecked.append("whether the runs are complete")

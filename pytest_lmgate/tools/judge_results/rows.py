@@ -12,10 +12,11 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -24,10 +25,15 @@ from pytest_lmgate.settings.metrics import Direction
 
 FORMATS = {
     "lm-eval": "lm_eval_logs",
+    "inspect": "inspect_logs",
+    "lighteval": "lighteval_details",
+    "every-eval-ever": "every_eval_ever",
+    "table": "tables",
 }
 """The module of each format; a table is asked last, since any file may be one."""
 TAGS = ("subject", "subtask", "category", "subset", "level", "difficulty", "language", "domain", "type")
 """Columns, or keys of a document, that name a kind of row."""
+_TAG = (str, int)
 MOST_BYTES = 2**31
 """Bytes of a file, or of all that is read of an archive."""
 _MOST_LINE = 2**26
@@ -55,7 +61,7 @@ class Facts:
 
     task_version: str | None = None
     metric_definition: str | None = None
-    filter_definition: str | None = None
+    filter_or_solver: str | None = None
     number_of_shots: str | None = None
     fewshot_seed: str | None = None
     generation_settings: str | None = None
@@ -152,12 +158,12 @@ def canonical(value: object) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", json.dumps(value, sort_keys=True, default=str, ensure_ascii=False))
 
 
-def number(value: object, where: str) -> float:
-    """Return a score; a text, NaN or nothing is an error."""
+def number(value: object, where: object, name: str) -> float:
+    """Return a score, called by its column; a text, NaN or nothing is an error."""
     if isinstance(value, bool | int | float) and math.isfinite(value):
         return float(value)
     hint = "; a failed request is not a wrong answer" if value is None else ""
-    raise DataError(f"{where}: expected a finite number as score, got {value!r:.60}{hint}")
+    raise DataError(f"{where}: {name}: expected a finite number as score, got {value!r:.60}{hint}")
 
 
 def direction_of(metric: str, scores: Iterable[float] = (), higher: object = None) -> Direction | None:
@@ -180,19 +186,25 @@ def tags_of(columns: object, options: ReadOptions) -> Mapping[str, str]:
     return {
         name: str(value)
         for name in (options.tags or TAGS)
-        if isinstance(value := columns.get(name), str | int) and len(str(value)) <= 100
+        if isinstance(value := columns.get(name), _TAG) and len(str(value)) <= 100
     }
 
 
-def read_bytes(path: Path) -> bytes:
+def require_small(path: Path) -> None:
     if path.stat().st_size > MOST_BYTES:
         raise DataError(f"{path}: expected at most {MOST_BYTES:,} bytes, got {path.stat().st_size:,}")
+
+
+def read_bytes(path: Path) -> bytes:
+    require_small(path)
     return path.read_bytes()
 
 
-def from_json(text: bytes, where: object) -> Any:
+def from_json(text: bytes, where: object, decode: Callable[[bytes], Any] = msgspec.json.decode) -> Any:
     try:
-        return msgspec.json.decode(text)
+        return decode(text)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{where}: not what this format has there: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{where}: not JSON: {error}; was the file cut?") from None
     except RecursionError:
@@ -206,13 +218,32 @@ def json_object(text: bytes, where: object) -> dict[str, Any]:
     return value
 
 
-def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Return the objects of a JSONL file, each with its place."""
-    left = MOST_BYTES
+class Line(NamedTuple):
+    """A line of a JSONL file, and where it is."""
+
+    text: bytes
+    path: Path
+    number: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.number}"
+
+
+def lines_of(path: Path) -> Iterator[Line]:
+    """Return the lines of a JSONL file that are not blank."""
+    offset = 0
     with path.open("rb") as file:
-        for at, line in enumerate(iter(lambda: file.readline(_MOST_LINE + 1), b""), 1):
-            left -= len(line)
-            if len(line) > _MOST_LINE or left < 0:
-                raise DataError(f"{path}:{at}: expected at most {_MOST_LINE:,} bytes a line and {MOST_BYTES:,} in all")
-            if line.strip():
-                yield f"{path}:{at}", json_object(line, f"{path}:{at}")
+        for number, text in enumerate(iter(partial(file.readline, _MOST_LINE + 1), b""), 1):
+            if len(text) > _MOST_LINE or offset > MOST_BYTES:
+                raise DataError(f"{path}:{number}: expected at most {_MOST_LINE:,} bytes a line, {MOST_BYTES:,} in all")
+            if not text.isspace():
+                yield Line(text, path, number, offset)
+            offset += len(text)
+
+
+def line_again(path: Path, offset: int) -> dict[str, Any]:
+    """Return the object of a line that was read: its texts are needed only if they are shown."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        return json_object(file.readline(_MOST_LINE), path)

@@ -187,8 +187,8 @@ DAMAGED: dict[str, tuple[Change, str]] = {
         samples("gsm8k", lambda rows: rows[0]["arguments"]["gen_args_0"]["arg_1"].update(temperature=1.0)),
         "generation settings",
     ),
-    "another tool's rows": (samples("arc_easy", lambda rows: [{"sample_id": 1, "score": 1}]), "without doc_id"),
-    "a list": (samples("arc_easy", lambda rows: [[1]]), "expected a JSON object, got list"),
+    "another tool's rows": (samples("arc_easy", lambda rows: [{"sample_id": 1, "score": 1}]), "missing required field `doc_id`"),
+    "a list": (samples("arc_easy", lambda rows: [[1]]), "Expected `object`, got `array`"),
     "half a line": (
         lambda folder: [file.write_bytes(file.read_bytes()[:-99]) for file in folder.glob("samples_arc*")],
         "was the file cut?",
