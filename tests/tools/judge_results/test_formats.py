@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from pytest_lmgate.tools.judge_results import inspect_logs, rows
-from pytest_lmgate.tools.judge_results.rows import ReadOptions, ResultRow, ResultRun, Series, read
+from pytest_lmgate.tools.judge_results.rows import Columns, ResultRow, ResultRun, Series, read
 from tests.tools.judge_results.judging import DATA, copied, edit_json, judge
 
 INSPECT = [DATA / "inspect" / f"{side}.eval" for side in ("old", "new")]
@@ -87,7 +87,7 @@ LOGS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a sample that failed": (set_in("samples", 3, "error", to={"message": "timeout"}), "the sample failed"),
     "a sample without a score": (set_in("samples", 3, "scores", to={}), "has no score"),
     "a score as text": (set_in("samples", 3, "scores", "match", "value", to="0.7"), "got '0.7'"),
-    "several values": (set_in("samples", 3, "scores", "match", "value", to={"a": 1}), "several values"),
+    "several values": (set_in("samples", 3, "scores", "match", "value", to={"a": 1}), "metric of the whole corpus"),
     "double rows": (set_in("samples", 8, "epoch", to=1), "is there twice"),
     "another epoch": (set_in("samples", 3, "epoch", to=7), "the rows differ: 1 only in OLD"),
     "more epochs": (set_in("eval", "config", "epochs", to=4), "repeats (2 in OLD, 4 in NEW)"),
@@ -297,7 +297,7 @@ def test_a_package_adds_a_format_by_an_entry_point(tmp_path: Path, monkeypatch: 
     (tmp_path / "old.mine").write_text("1 1 0 1")
     (tmp_path / "new.mine").write_text("0 0 0 1")
 
-    def mine(path: Path, options: ReadOptions) -> ResultRun | None:
+    def mine(path: Path, columns: Columns) -> ResultRun | None:
         if path.suffix != ".mine":
             return None
         made = tuple(ResultRow(id=str(at), score=float(each)) for at, each in enumerate(path.read_text().split()))
@@ -317,4 +317,3 @@ def test_a_package_adds_a_format_by_an_entry_point(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(rows, "entry_points", found)
     assert judge(tmp_path / "old.mine", tmp_path / "new.mine").gates["t: acc"]["n"] == 4
-    assert "did you mean 'mine'" in judge(tmp_path / "old.mine", tmp_path / "new.mine", "--format=min").text

@@ -59,7 +59,7 @@ def main() -> None:
     variables = os.environ | {"TINY_DATA": str(data), "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "cache")}
     for side in ("old", "new"):
         subprocess.run(
-            [sys.executable, "-c", _CALL, "accelerate", f"model_name={models / side},dtype=float32,batch_size=4,override_chat_template=False",
+            [sys.executable, "-c", _CALL, "accelerate", f"model_name={models / side},dtype=float32,batch_size=4",
              "tiny_choice|1,tiny_text|0", "--custom-tasks", str(Path(__file__).resolve()), "--save-details",
              "--output-dir", str(folder / side)],
             env=variables, check=True,
