@@ -37,6 +37,7 @@ MODULES = [
         "gpu",
         "measure",
         "tools/tasks/test_equal.py",
+        "tools/judge_results/test_equal_gates.py",
         "tools/tasks/test_import.py",
         "identity/test_replaced.py",
         "example_project/test_runs.py",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pytest_lmgate.cli.console import AsJson, show
 from pytest_lmgate.errors import RecordError
 from pytest_lmgate.report.formats import STDOUT, shared_file, write_reports
+
+if TYPE_CHECKING:
+    from pytest_lmgate.judge.result import Results
 
 
 def report(
@@ -30,17 +34,11 @@ def report(
         raise typer.BadParameter(
             "expected a report to make: --html FILE, --markdown FILE, --openmetrics FILE or --github"
         )
-    if twice := shared_file(wanted):
-        raise typer.BadParameter(f"two reports go to {twice}: give each a file of its own")
     try:
         results = read_results(file.read_bytes(), str(file))
     except OSError as error:
         raise RecordError(f"{file}: cannot be read: {error.strerror}") from error
-    printed: list[str] = []
-    problems: list[str] = []
-    write_reports(results, wanted, Path.cwd(), printed, problems)
-    if problems:
-        raise RecordError("; ".join(problem.removeprefix("--lmgate-report ") for problem in problems))
+    printed = made(results, wanted)
     written = [f"{kind}: {destination}" for kind, destination in wanted if destination != STDOUT]
     if as_json:
         show({"report": str(file), "written": dict(wanted)}, "", as_json=True)
@@ -48,3 +46,15 @@ def report(
         typer.echo("".join(printed), nl=False)  # for a machine that reads commands, or escaped already
     else:
         show(None, "\n".join([*written, counts(results.verdicts)]), as_json=False)
+
+
+def made(results: Results, wanted: Sequence[tuple[str, str]]) -> list[str]:
+    """Write reports, given by format and destination; return those for stdout."""
+    if twice := shared_file(wanted):
+        raise typer.BadParameter(f"two reports go to {twice}: give each a file of its own")
+    printed: list[str] = []
+    problems: list[str] = []
+    write_reports(results, wanted, Path.cwd(), printed, problems)
+    if problems:
+        raise RecordError("; ".join(problem.removeprefix("--lmgate-report ") for problem in problems))
+    return printed

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from platform import machine, python_version
 from platform import platform as platform_name
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec.structs import force_setattr, replace
@@ -20,10 +20,12 @@ from pytest_lmgate.errors import RecordError, encodable
 from pytest_lmgate.identity.code import versions
 from pytest_lmgate.judge.attribution import Attribution
 from pytest_lmgate.judge.histogram import ChangeHistogram
-from pytest_lmgate.metrics.divergence import Divergence
 from pytest_lmgate.metrics.score import AnswerCounts, Score
 from pytest_lmgate.stats.comparison import Comparison, Number
 from pytest_lmgate.stats.means import Rule
+
+if TYPE_CHECKING:
+    from pytest_lmgate.metrics.divergence import Divergence
 
 Outcome = Literal["pass", "fail", "inconclusive", "error"]
 Interval = tuple[Number, Number]

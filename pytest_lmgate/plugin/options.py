@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_lmgate.errors import ConfigError, nearest
-from pytest_lmgate.report.formats import FORMATS, shared_file
+from pytest_lmgate.report.formats import FORMATS, parse_report, shared_file
 from pytest_lmgate.settings.options import (
     BASELINE_NAME,
     CACHE_NAME,
@@ -201,12 +201,10 @@ def reports(config: pytest.Config) -> list[tuple[str, str]]:
 
 
 def _report(given: str) -> tuple[str, str]:
-    kind, colon, destination = given.partition(":")
-    if kind in FORMATS and not colon:
-        destination = FORMATS[kind].destination
-    if not destination or kind not in FORMATS:
-        known = f"{', '.join(FORMATS)}{'' if kind in FORMATS else nearest(kind, FORMATS)}"
-        raise pytest.UsageError(f"--lmgate-report: expected TYPE:DEST with TYPE one of {known}; got {given!r}")
+    try:
+        kind, destination = parse_report(given)
+    except ConfigError as error:
+        raise pytest.UsageError(f"--lmgate-report: {error}") from None
     unset = [name for name in re.findall(r"\$(\w+|\{[^}]*\})", destination) if name.strip("{}") not in os.environ]
     if unset:
         raise pytest.UsageError(f"--lmgate-report {given}: the environment variable {unset[0].strip('{}')} is not set")

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_lmgate.errors import ConfigError, nearest
+
 if TYPE_CHECKING:
     from pytest_lmgate.judge.result import Results
 
@@ -38,6 +40,17 @@ FORMATS: Mapping[str, Format] = {
     "openmetrics": Format("report.services:openmetrics_report"),
     "html": Format("report.page:html_report"),
 }
+
+
+def parse_report(written: str) -> tuple[str, str]:
+    """Return type and destination of a report that is written as ``TYPE:DEST``."""
+    kind, colon, destination = written.partition(":")
+    if kind in FORMATS and not colon:
+        destination = FORMATS[kind].destination
+    if not destination or kind not in FORMATS:
+        known = f"{', '.join(FORMATS)}{'' if kind in FORMATS else nearest(kind, FORMATS)}"
+        raise ConfigError(f"expected TYPE:DEST with TYPE one of {known}; got {written!r}")
+    return kind, destination
 
 
 def shared_file(reports: Iterable[tuple[str, str]]) -> Path | None:

@@ -7,122 +7,101 @@ were made, the harness's own averages and a hash of all rows, by which rows that
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from pytest_lmgate.errors import DataError
-from pytest_lmgate.tools.judge_results.rows import (
-    Facts,
-    ReadOptions,
-    ResultRow,
-    ResultRun,
-    Series,
-    Texts,
-    canonical,
-    digest,
-    direction_of,
-    json_lines,
-    json_object,
-    number,
-    read_bytes,
-    tags_of,
-)
+from pytest_lmgate.tools.judge_results import rows
+from pytest_lmgate.tools.judge_results.rows import Columns, Facts, Line, ResultRow, ResultRun, Series, Told
 
 _DATE = r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?"
 _SAMPLES = re.compile(rf"samples_(.+)_({_DATE})\.jsonl")
-_RESULTS = re.compile(rf".+_({_DATE})\.json")
-_NO_MEANS = ("perplexity", "bits_per_byte")
-_KEYS = ("doc_id", "doc", "filter", "metrics")
+_RESULTS = re.compile(rf"results_({_DATE})\.json")
+_Json = Mapping[str, Any]
 
 
-def read(path: Path, options: ReadOptions) -> ResultRun | None:
+class _Sample(msgspec.Struct):
+    """What is read of every row: its texts, most of the file, only if they are shown."""
+
+    doc_id: int
+    doc: msgspec.Raw
+    filter: str
+    metrics: list[str]
+    arguments: msgspec.Raw
+    filtered_resps: list[Any]
+    doc_hash: str
+    prompt_hash: str
+    target_hash: str
+
+
+def read(path: Path, columns: Columns) -> ResultRun | None:
     """Read a folder, the samples of one task, or a results file with the samples of its run."""
     if path.is_dir():
-        files = [file for file in path.rglob("samples_*.jsonl") if _SAMPLES.fullmatch(file.name)]
-        if not files and any(_RESULTS.fullmatch(file.name) for file in path.rglob("results_*.json")):
-            if any(path.rglob("details_*.parquet")):  # lighteval's
-                return None
+        files = [*path.rglob("samples_*.jsonl")]
+        if not files and any(path.rglob("results_*.json")) and not any(path.rglob("details_*.parquet")):
             raise DataError(f"{path}: it has averages, but no rows: run lm_eval with --log_samples")
-    elif _SAMPLES.fullmatch(path.name):
-        files = [path]
-    elif (of_run := _RESULTS.fullmatch(path.name)) and path.name.startswith("results"):
-        files = [file for file in path.parent.glob(f"samples_*_{of_run[1]}.jsonl") if _SAMPLES.fullmatch(file.name)]
     else:
+        of_run = _RESULTS.fullmatch(path.name)
+        files = [path] if of_run is None else [*path.parent.glob(f"samples_*_{of_run[1]}.jsonl")]
+    found = {file: match for file in sorted(files) if (match := _SAMPLES.fullmatch(file.name))}
+    if not found:
         return None
-    if not files:
-        return None
-    chosen, remarks = _newest(path, files)
-    date = _date(chosen[0])
-    found = next((file for file in chosen[0].parent.glob(f"*_{date}.json") if _RESULTS.fullmatch(file.name)), None)
-    results = {} if found is None else json_object(read_bytes(found), found)
-    if not isinstance(results.get("configs", {}), dict) or (found and "configs" not in results):
-        raise DataError(f"{found}: expected the results of lm-evaluation-harness, got a file without configs")
-    tasks = {_SAMPLES.fullmatch(file.name)[1]: file for file in chosen}  # type: ignore[index]
+    chosen, remarks = _newest(path, found)
+    folder, date = chosen[0].parent, found[chosen[0]][2]
+    beside = next(folder.glob(f"*_{date}.json"), None)  # called results, or as --output_path says
+    results = {} if beside is None else rows.read_json(beside)
+    if beside and "configs" not in results:
+        raise DataError(f"{beside}: expected the results of lm-evaluation-harness, got a file without configs")
+    tasks = {found[file][1]: file for file in chosen}
     if path.is_dir() and (lost := sorted(results.get("configs", {}).keys() - tasks.keys())):
-        raise DataError(f"{found}: the run has no samples of {', '.join(lost[:5])}: it is not whole")
-    series = [each for task, file in sorted(tasks.items()) for each in _series(task, file, results, options)]
-    version = results.get("lm_eval_version") or ""
-    model = results.get("model_name") or ("" if path.is_file() else chosen[0].parent.name)
-    return ResultRun(
-        path=path, tool=f"lm-eval {version}".strip(), model=str(model), series=tuple(series), remarks=remarks
-    )
+        raise DataError(f"{beside}: the run has no samples of {', '.join(lost[:5])}: it is not whole")
+    series = tuple(each for task, file in tasks.items() for each in _series(task, file, results))
+    tool = f"lm-eval {results.get('lm_eval_version') or ''}".strip()
+    model = str(results.get("model_name") or "")
+    return ResultRun(path=path, tool=tool, model=model, series=series, remarks=remarks)
 
 
-def _date(file: Path) -> str:
-    return str(_SAMPLES.fullmatch(file.name)[2])  # type: ignore[index]
-
-
-def _newest(path: Path, files: Sequence[Path]) -> tuple[list[Path], tuple[str, ...]]:
+def _newest(path: Path, found: Mapping[Path, re.Match[str]]) -> tuple[list[Path], tuple[str, ...]]:
     """Return the files of one run: the newest if it has all tasks of the others, which are the same model's."""
-    runs = defaultdict(list)
-    for file in files:
-        runs[file.parent, _date(file)].append(file)
-    newest = max(runs, key=lambda run: run[1])
-    names = [{_SAMPLES.fullmatch(file.name)[1] for file in each} for each in runs.values()]  # type: ignore[index]
-    everything = {_SAMPLES.fullmatch(file.name)[1] for file in runs[newest]}  # type: ignore[index]
-    if len({folder for folder, _ in runs}) > 1 or not all(each <= everything for each in names):
-        listed = ", ".join(f"{folder.name} of {date} ({len(of_run)} tasks)" for (folder, date), of_run in runs.items())
+    runs: dict[tuple[str, Path], dict[str, Path]] = defaultdict(dict)
+    for file, match in found.items():
+        runs[match[2], file.parent][match[1]] = file
+    newest = max(runs)
+    if len({folder for _, folder in runs}) > 1 or any(tasks.keys() - runs[newest].keys() for tasks in runs.values()):
+        listed = ", ".join(f"{folder.name} of {date} ({len(tasks)} tasks)" for (date, folder), tasks in runs.items())
         raise DataError(
             f"{path}: it has {len(runs)} runs, of several models or of several tasks: name the folder of one model, "
             f"or the results_DATE.json of one run; they are {listed:.600}"
         )
-    remark = f"{path}: {len(runs)} runs of one model; the newest is judged, of {newest[1]}"
-    return runs[newest], (remark,) if len(runs) > 1 else ()
+    remark = f"{path}: {len(runs)} runs of one model; the newest is judged, of {newest[0]}"
+    return [*runs[newest].values()], (remark,) if len(runs) > 1 else ()
 
 
-def _series(task: str, file: Path, results: Mapping[str, Any], options: ReadOptions) -> list[Series]:
-    rows: dict[tuple[str, str], list[ResultRow]] = defaultdict(list)
-    refused: dict[tuple[str, str], str] = {}
-    hashes, documents = hashlib.sha256(), set()
+def _series(task: str, file: Path, results: _Json) -> list[Series]:
+    collected, hashes, documents = rows.Collected(), hashlib.sha256(), set()
     generation: dict[str, Any] = {}  # the settings of the rows, one in general
-    for where, sample in json_lines(file):
-        if lacking := [key for key in _KEYS if key not in sample]:
-            raise DataError(f"{where}: expected a row of lm-evaluation-harness, got one without {', '.join(lacking)}")
-        hashes.update("".join(str(sample.get(f"{part}_hash")) for part in ("doc", "prompt", "target")).encode())
-        document, asked = str(sample.get("doc_hash") or digest(sample["doc"])), _asked(sample)
-        documents.add(sample["doc_id"])
-        if isinstance(asked[1], dict):
-            generation.setdefault(repr(asked[1]), asked[1])
-        _require_responses(sample, where)
-        row: dict[str, Any] = {
-            "id": str(sample["doc_id"]),
-            "document": document,
-            "prompt": _prompt(sample, asked[0]),
-            "tags": tags_of(sample["doc"], options),
-            "texts": partial(_texts, sample),
-        }
-        for metric in sample["metrics"]:
-            key = metric, str(sample["filter"])
-            value = sample.get(metric)
-            if isinstance(value, list | dict):
-                refused[key] = "it is a metric of the whole corpus, and its rows hold no scores of their own"
-            else:
-                rows[key].append(ResultRow(score=number(value, f"{where}: {metric}"), **row))
+    for line, sample in _samples(file):
+        hashes.update(f"{sample.doc_hash}{sample.prompt_hash}{sample.target_hash}".encode())
+        documents.add(sample.doc_id)
+        _require_responses(sample, line)
+        if isinstance(sample.filtered_resps[0], str):  # a text that was generated
+            settings = rows.from_json(bytes(sample.arguments), line).get("gen_args_0", {}).get("arg_1")
+            generation.setdefault(repr(settings), settings)
+        row = ResultRow(
+            str(sample.doc_id),
+            document=sample.doc_hash,
+            prompt=f"{sample.prompt_hash}{sample.target_hash}",
+            tags=rows.tags_of(rows.from_json(bytes(sample.doc), line)),
+            texts=partial(_texts, file, line.offset),
+        )
+        for metric in sample.metrics:
+            collected.add(metric, sample.filter, getattr(sample, metric, None), row, line)
     hashed = results.get("task_hashes", {}).get(task)
     if hashed is not None and hashed != hashes.hexdigest():
         raise DataError(
@@ -132,90 +111,61 @@ def _series(task: str, file: Path, results: Mapping[str, Any], options: ReadOpti
     expected = results.get("n-samples", {}).get(task, {}).get("effective")
     if expected is not None and expected != len(documents):
         raise DataError(f"{file}: expected {expected} documents, as in the results file, got {len(documents)}")
-    found = []
-    for key in dict.fromkeys([*rows, *refused]):
-        facts = _facts(task, *key, results, list(generation.values()))
-        reason = refused.get(key) or _no_mean(task, *key, rows[key], results)
-        higher = results.get("higher_is_better", {}).get(task, {}).get(key[0])
-        found.append(
-            Series(
-                task=task,
-                metric=key[0],
-                filter="" if key[1] == "none" else key[1],
-                rows=tuple(rows.get(key, ())),
-                direction=direction_of(key[0], (row.score for row in rows.get(key, ())), higher),
-                facts=facts,
-                group=_group(task, results.get("group_subtasks", {})),
-                refused=reason,
-                complete=hashed is not None,
-            )
-        )
-    return found
+    told = partial(_told, task, results, sorted(map(rows.canonical, generation.values())))
+    group = _group(task, results.get("group_subtasks", {}))
+    return collected.series(task, told, group, complete=hashed is not None)
 
 
-def _asked(sample: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the prompt and what follows it: a choice, or generation settings."""
-    arguments = sample.get("arguments")
-    if isinstance(arguments, dict):
-        first = arguments.get("gen_args_0")
-        return (first.get("arg_0"), first.get("arg_1")) if isinstance(first, dict) else (None, None)
-    first = arguments[0] if isinstance(arguments, list) and arguments else []
-    return (first[0] if first else None, first[1] if len(first) > 1 else None)
+def _samples(file: Path) -> Iterator[tuple[Line, Any]]:
+    """Return the rows of a file, each with its metrics as attributes."""
+    decoder, known = msgspec.json.Decoder(_Sample), set[str]()
+    for line in rows.lines_of(file):
+        sample = rows.from_json(line.text, line, decoder.decode)
+        if not known.issuperset(sample.metrics):  # the first row, or one of other metrics
+            known |= {name for name in sample.metrics if name.isidentifier() and name not in _Sample.__struct_fields__}
+            fields = [(name, Any, None) for name in sorted(known)]
+            decoder = msgspec.json.Decoder(msgspec.defstruct("_Scored", fields, bases=(_Sample,)))
+            sample = rows.from_json(line.text, line, decoder.decode)
+        yield line, sample
 
 
-def _prompt(sample: Mapping[str, Any], prompt: object) -> str:
-    hashes = sample.get("prompt_hash"), sample.get("target_hash")
-    return f"{hashes[0]}{hashes[1]}" if all(hashes) else digest(prompt, sample.get("target"))
-
-
-def _require_responses(sample: Mapping[str, Any], where: str) -> None:
-    for response in sample.get("filtered_resps") or [None]:
-        text = response[0] if isinstance(response, list) and response else response
-        if text is None:
-            raise DataError(f"{where}: the model gave no response, so the request failed: run it again")
-        if text in ("nan", "NaN") or text != text:
+def _require_responses(sample: _Sample, where: Line) -> None:
+    if not sample.filtered_resps or None in sample.filtered_resps:
+        raise DataError(f"{where}: the model gave no response, so the request failed: run it again")
+    for response in sample.filtered_resps:
+        if isinstance(response, list) and response and str(response[0]).lower() == "nan":
             raise DataError(f"{where}: the model's log-likelihood is NaN")
 
 
-def _texts(sample: Mapping[str, Any]) -> Texts:
-    prompt, _ = _asked(sample)
-    responses = sample.get("filtered_resps") or [""]
-    output, arguments = responses[0], sample.get("arguments")
-    if isinstance(output, list) and isinstance(arguments, dict):  # of choices, the most likely
+def _texts(file: Path, offset: int) -> rows.Texts:
+    sample = rows.line_again(file, offset)
+    arguments, responses = sample["arguments"], sample["filtered_resps"]
+    output = responses[0]
+    if isinstance(output, list):  # of choices, the most likely
         best = max(range(len(responses)), key=lambda at: float(responses[at][0]))
         output = arguments.get(f"gen_args_{best}", {}).get("arg_1", "")
-    return str(prompt or ""), str(sample.get("target", "")), str(output)
+    return str(arguments.get("gen_args_0", {}).get("arg_0", "")), str(sample.get("target", "")), str(output)
 
 
-def _no_mean(task: str, metric: str, name: str, rows: Sequence[ResultRow], results: Mapping[str, Any]) -> str:
-    """Say why the harness's value is not the mean of the rows; empty if it is, or not known."""
-    value = results.get("results", {}).get(task, {}).get(f"{metric},{name}")
-    mean = math.fsum(row.score for row in rows) / len(rows)
-    if isinstance(value, int | float):
-        if math.isclose(value, mean, rel_tol=1e-6, abs_tol=1e-9):
-            return ""
-        return f"the harness's value is {value:.6g}, the mean of its rows {mean:.6g}: it is not a mean over rows"
-    return "it is not a mean over rows" if any(part in metric for part in _NO_MEANS) else ""
-
-
-def _facts(task: str, metric: str, name: str, results: Mapping[str, Any], generation: Sequence[Any]) -> Facts:
-    settings = ", ".join(sorted({canonical(each) for each in generation})) or "none"
-    config = results.get("configs", {}).get(task)
+def _told(task: str, results: _Json, generation: Sequence[str], metric: str, filter_: str) -> Told:
+    settings, config = ", ".join(generation) or "none", results.get("configs", {}).get(task)
     if config is None:
-        return Facts(generation_settings=settings, repeats="1")
+        return Told(facts=Facts(generation_settings=settings))
     metrics = [each for each in config.get("metric_list") or () if each.get("metric") == metric]
-    filters = [each for each in config.get("filter_list") or () if each.get("name") == name]
+    filters = [each for each in config.get("filter_list") or () if each.get("name") == filter_]
     shots = results.get("n-shot", {}).get(task)
     seed = results.get("config", {}).get("fewshot_seed") if shots else 0
-    return Facts(
+    facts = Facts(
         task_version=str(results.get("versions", {}).get(task)),
-        metric_definition=canonical([metrics, config.get("process_results"), config.get("output_type")]),
-        filter_definition=canonical(filters),
+        metric_definition=rows.canonical([metrics, config.get("process_results"), config.get("output_type")]),
+        filter_or_solver=rows.canonical(filters),
         number_of_shots=None if shots is None else str(shots),
         fewshot_seed=None if seed is None else str(seed),
         generation_settings=settings,
         repeats=str(config.get("repeats", 1)),
     )
+    value = results.get("results", {}).get(task, {}).get(f"{metric},{filter_}")
+    return Told(facts=facts, value=value, higher=results.get("higher_is_better", {}).get(task, {}).get(metric))
 
 
 def _group(task: str, groups: Mapping[str, Sequence[str]]) -> str:

@@ -1,7 +1,7 @@
 """Results as rows: the records that every format becomes, and `read`, which finds the format of a path.
 
-A format is a module with one function, from a path and `ReadOptions` to a `ResultRun`; it returns None for a path that
-is not of its format. Packages register more by entry points of the group ``pytest_lmgate.results``. Files are data:
+A format is a module with one function, from a path and `Columns` to a `ResultRun`; it returns None for a path that is
+not of its format. Packages register more by entry points of the group ``pytest_lmgate.results``. Files are data:
 nothing in them is run or unpickled, nothing is unpacked to disk, and what is read at once has a limit.
 """
 
@@ -10,29 +10,43 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from pytest_lmgate.errors import ConfigError, DataError, nearest
+from pytest_lmgate.errors import DataError
 from pytest_lmgate.settings.metrics import Direction
 
-FORMATS = {
-    "lm-eval": "lm_eval_logs",
-}
-"""The module of each format; a table is asked last, since any file may be one."""
-TAGS = ("subject", "subtask", "category", "subset", "level", "difficulty", "language", "domain", "type")
-"""Columns, or keys of a document, that name a kind of row."""
+_FORMATS = ("lm_eval_logs", "inspect_logs", "lighteval_details", "every_eval_ever", "tables")
+_TAGS = ("subject", "subtask", "category", "subset", "level", "difficulty", "language", "domain", "type")
+_TAG = (str, int)
 MOST_BYTES = 2**31
 """Bytes of a file, or of all that is read of an archive."""
 _MOST_LINE = 2**26
-_LOWER = ("loss", "error", "perplexity", "ppl", "wer", "cer", "ter", "brier", "edit_distance", "bits_per_byte", "toxic")
-_HIGHER = ("acc", "exact", "match", "em", "f1", "rouge", "correct", "pass", "score", "includes", "recall", "precision")
+_LOWER = {"loss", "error", "errors", "perplexity", "ppl", "wer", "cer", "ter", "brier", "distance", "bits", "toxicity"}
+_HIGHER = {
+    "acc",
+    "accuracy",
+    "exact",
+    "match",
+    "em",
+    "f",
+    "rouge",
+    "correct",
+    "pass",
+    "includes",
+    "recall",
+    "precision",
+}
+_NO_MEANS = ("perplexity", "bits_per_byte")
 Texts = tuple[str, str, str]
 """Prompt, reference and output."""
 
@@ -41,12 +55,12 @@ class ResultRow(msgspec.Struct, frozen=True):
     """One row of a metric; an empty text is unknown."""
 
     id: str  # as in the file; a repeat's has its number
-    score: float
     document: str = ""  # digest of what was asked, the tool's own where it has one
     prompt: str = ""  # digest of what the model read, and of the target
     cluster: str = ""  # rows of one cluster are not independent; empty for the document's or the row's own
     tags: Mapping[str, str] = {}
     texts: Callable[[], Texts] = lambda: ("", "", "")  # made when they are shown
+    score: float = math.nan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +69,20 @@ class Facts:
 
     task_version: str | None = None
     metric_definition: str | None = None
-    filter_definition: str | None = None
+    filter_or_solver: str | None = None
     number_of_shots: str | None = None
     fewshot_seed: str | None = None
     generation_settings: str | None = None
     repeats: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What a tool tells of one of its metrics."""
+
+    facts: Facts = Facts()
+    value: float | None = None  # the tool's own average of the rows
+    higher: bool | None = None  # whether higher is better
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,105 +117,138 @@ class ResultRun:
 
 
 @dataclass(frozen=True)
-class ReadOptions:
-    """How to read a path; columns are for tables."""
+class Columns:
+    """The columns of a table that hold a row's id, its score and its cluster."""
 
-    format: str = ""
     id: str = ""
     score: str = ""
     cluster: str = ""
-    tags: tuple[str, ...] = ()
 
 
-Reader = Callable[[Path, ReadOptions], ResultRun | None]
-
-
-def read(path: Path, options: ReadOptions = ReadOptions()) -> ResultRun:
+def read(path: Path, columns: Columns = Columns()) -> ResultRun:
     """Read the results in a file or folder; DataError if no format takes it, or something in it cannot be."""
-    if not path.exists():
-        raise DataError(f"{path}: expected a file or folder of results, got nothing of this name")
-    for _, reader in _readers(options.format):
+    for reader in _readers():
         try:
-            run = reader(path, options)
+            run = reader(path, columns)
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
         if run is not None:
-            if not any(series.rows or series.refused for series in run.series):
+            if not run.series:
                 raise DataError(f"{path}: expected rows with scores, got none")
             return run
-    known = "the results of lm-eval (--log_samples), inspect_ai, lighteval (--save-details) or Every Eval Ever"
     raise DataError(
-        f"{path}: expected {options.format or known}, or a .jsonl, .csv or .parquet file with --id COLUMN and --score "
-        "COLUMN"
+        f"{path}: expected the results of lm-eval (--log_samples), inspect_ai, lighteval (--save-details) or "
+        f"Every Eval Ever, or a .jsonl, .csv or .parquet file with --id COLUMN and --score COLUMN; got "
+        f"{'none of them' if path.exists() else 'nothing of this name'}"
     )
 
 
-def _readers(name: str) -> Iterator[tuple[str, Reader]]:
-    for known, module in FORMATS.items():
-        if name in ("", known):
-            yield known, import_module(f"pytest_lmgate.tools.judge_results.{module}").read
-    if name not in FORMATS:  # which costs time, so only where none of ours takes the path
-        others = {each.name: each for each in entry_points(group="pytest_lmgate.results")}
-        if name and name not in others:
-            known_names = [*FORMATS, *others]
-            raise ConfigError.of("format", f"expected one of {', '.join(known_names)}{nearest(name, known_names)}")
-        yield from ((each.name, each.load()) for each in others.values() if name in ("", each.name))
+def _readers() -> Iterator[Callable[[Path, Columns], ResultRun | None]]:
+    for module in _FORMATS:
+        yield import_module(f"pytest_lmgate.tools.judge_results.{module}").read
+    for point in entry_points(group="pytest_lmgate.results"):  # which takes time, so only where no format of ours fits
+        yield point.load()
+
+
+class Collected:
+    """Collects the rows of a task, metric by metric."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str], list[ResultRow]] = defaultdict(list)
+        self._corpus: set[tuple[str, str]] = set()
+
+    def add(self, metric: str, filter_: str, score: object, row: ResultRow, where: object) -> None:
+        """Add a row with its score; a list or mapping in place of one is of a metric of the whole corpus."""
+        if isinstance(score, list | dict):
+            self._corpus.add((metric, filter_))
+            self._rows.setdefault((metric, filter_), [])
+        elif isinstance(score, bool | int | float) and math.isfinite(score):
+            self._rows[metric, filter_].append(msgspec.structs.replace(row, score=float(score)))
+        else:
+            hint = "; a failed request is not a wrong answer" if score is None else ""
+            raise DataError(f"{where}: {metric}: expected a finite number as score, got {score!r:.60}{hint}")
+
+    def series(
+        self,
+        task: str,
+        told: Callable[[str, str], Told] = lambda *_: Told(),
+        group: str = "",
+        *,
+        complete: bool = False,
+    ) -> list[Series]:
+        """Return the rows of each metric with what is `told` of it, by its name and filter."""
+        found = []
+        for (metric, filter_), rows in self._rows.items():
+            said, refused = told(metric, filter_), ""
+            mean = math.fsum(row.score for row in rows) / max(1, len(rows))
+            if (metric, filter_) in self._corpus:
+                refused = "it is a metric of the whole corpus, and its rows hold no scores of their own"
+            elif said.value is None and any(part in metric for part in _NO_MEANS):
+                refused = "it is not a mean over rows"
+            elif said.value is not None and not math.isclose(said.value, mean, rel_tol=1e-6, abs_tol=1e-9):
+                refused = (
+                    f"the tool's value is {said.value:.6g}, the mean of its rows {mean:.6g}: rows are missing, or it "
+                )
+                refused += "is not a mean over rows"
+            found.append(
+                Series(
+                    task=task,
+                    metric=metric,
+                    filter="" if filter_ == "none" else filter_,
+                    rows=tuple(rows),
+                    direction=_direction(metric, said.higher),
+                    facts=said.facts,
+                    group=group,
+                    refused=refused,
+                    complete=complete,
+                )
+            )
+        return found
+
+
+def _direction(metric: str, higher: bool | None) -> Direction | None:
+    """Return which scores are better: as the tool says, else by the words of the metric's name, if they agree."""
+    if higher is None:
+        words = {word.rstrip("0123456789") or word for word in re.split(r"[^a-z0-9]+", metric.lower())} | {
+            metric.lower()
+        }
+        ups, downs = bool(words & _HIGHER or metric == "score"), bool(words & _LOWER)
+        higher = ups if ups != downs else None
+    return None if higher is None else "higher" if higher else "lower"
 
 
 def digest(*parts: object) -> str:
     """Return a digest of values by their JSON."""
-    text = json.dumps(parts, sort_keys=True, default=str, ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(canonical(parts).encode()).hexdigest()
 
 
 def canonical(value: object) -> str:
     """Return a text that is the same for equal settings, without addresses of functions."""
-    import re
-
-    return re.sub(r" at 0x[0-9a-f]+", "", json.dumps(value, sort_keys=True, default=str, ensure_ascii=False))
+    return re.sub(r" at 0x[0-9a-f]+", "", json.dumps(value, sort_keys=True, default=str))
 
 
-def number(value: object, where: str) -> float:
-    """Return a score; a text, NaN or nothing is an error."""
-    if isinstance(value, bool | int | float) and math.isfinite(value):
-        return float(value)
-    hint = "; a failed request is not a wrong answer" if value is None else ""
-    raise DataError(f"{where}: expected a finite number as score, got {value!r:.60}{hint}")
-
-
-def direction_of(metric: str, scores: Iterable[float] = (), higher: object = None) -> Direction | None:
-    """Return which scores are better: as the tool says, by the metric's name, or higher for right-or-wrong rows."""
-    if isinstance(higher, bool):
-        return "higher" if higher else "lower"
-    name = metric.lower()
-    if any(part in name for part in _LOWER):
-        return "lower"
-    if any(part in name for part in _HIGHER):
-        return "higher"
-    listed = list(scores)
-    return "higher" if listed and all(score in (0, 1) for score in listed) else None
-
-
-def tags_of(columns: object, options: ReadOptions) -> Mapping[str, str]:
+def tags_of(columns: object) -> Mapping[str, str]:
     """Return the tags that a document names."""
     if not isinstance(columns, Mapping):
         return {}
-    return {
-        name: str(value)
-        for name in (options.tags or TAGS)
-        if isinstance(value := columns.get(name), str | int) and len(str(value)) <= 100
-    }
+    return {name: str(value)[:100] for name in _TAGS if isinstance(value := columns.get(name), _TAG)}
 
 
-def read_bytes(path: Path) -> bytes:
+def require_small(path: Path) -> None:
     if path.stat().st_size > MOST_BYTES:
         raise DataError(f"{path}: expected at most {MOST_BYTES:,} bytes, got {path.stat().st_size:,}")
-    return path.read_bytes()
 
 
-def from_json(text: bytes, where: object) -> Any:
+def read_json(path: Path) -> dict[str, Any]:
+    require_small(path)
+    return json_object(path.read_bytes(), path)
+
+
+def from_json(text: bytes, where: object, decode: Callable[[bytes], Any] = msgspec.json.decode) -> Any:
     try:
-        return msgspec.json.decode(text)
+        return decode(text)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{where}: not what this format has there: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{where}: not JSON: {error}; was the file cut?") from None
     except RecursionError:
@@ -206,13 +262,32 @@ def json_object(text: bytes, where: object) -> dict[str, Any]:
     return value
 
 
-def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Return the objects of a JSONL file, each with its place."""
-    left = MOST_BYTES
+class Line(NamedTuple):
+    """A line of a JSONL file, and where it is."""
+
+    text: bytes
+    path: Path
+    number: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.number}"
+
+
+def lines_of(path: Path) -> Iterator[Line]:
+    """Return the lines of a JSONL file that are not blank."""
+    offset = 0
     with path.open("rb") as file:
-        for at, line in enumerate(iter(lambda: file.readline(_MOST_LINE + 1), b""), 1):
-            left -= len(line)
-            if len(line) > _MOST_LINE or left < 0:
-                raise DataError(f"{path}:{at}: expected at most {_MOST_LINE:,} bytes a line and {MOST_BYTES:,} in all")
-            if line.strip():
-                yield f"{path}:{at}", json_object(line, f"{path}:{at}")
+        for number, text in enumerate(iter(partial(file.readline, _MOST_LINE + 1), b""), 1):
+            if len(text) > _MOST_LINE or offset > MOST_BYTES:
+                raise DataError(f"{path}:{number}: expected at most {_MOST_LINE:,} bytes a line, {MOST_BYTES:,} in all")
+            if not text.isspace():
+                yield Line(text, path, number, offset)
+            offset += len(text)
+
+
+def line_again(path: Path, offset: int) -> dict[str, Any]:
+    """Return the object of a line that was read: its texts are needed only if they are shown."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        return json_object(file.readline(_MOST_LINE), path)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from msgspec.structs import replace
@@ -23,140 +22,104 @@ from pytest_lmgate.settings.metrics import Direction
 from pytest_lmgate.stats.comparison import Comparison
 from pytest_lmgate.stats.sample import ByRow, Sample, Scale, cluster_numbers
 from pytest_lmgate.tools.judge_results.pairs import Pair
-from pytest_lmgate.tools.judge_results.rows import ResultRun, Series, digest
+from pytest_lmgate.tools.judge_results.rows import ResultRow, ResultRun, digest
 
 Weights = Literal["size", "task"]
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How pairs are judged.
-
-    Attributes:
-        tolerance: The largest degradation that passes.
-        confidence: One-sided level of each bound.
-        strict: Whether INCONCLUSIVE fails.
-        weights: Whether each row of a group counts alike, or each task.
-        direction: Which scores are better, if the files do not tell.
-    """
+    """How pairs are judged."""
 
     tolerance: Tolerance
     confidence: float = 0.95
-    strict: bool = False
-    weights: Weights = "size"
-    direction: Direction | None = None
+    strict: bool = False  # whether INCONCLUSIVE fails
+    weights: Weights = "size"  # whether each row of a group counts alike, or each task
+    direction: Direction | None = None  # which scores are better, if the files do not tell
 
 
-def judged(pair: Pair, runs: tuple[ResultRun, ResultRun], rules: Rules, command: Sequence[str]) -> Verdict:
+def judged(pair: Pair, runs: tuple[ResultRun, ResultRun], rules: Rules, command: tuple[str, ...]) -> Verdict:
     """Return the verdict of a pair; `runs` are the old and the new one, `command` what judges them again."""
-    old, new = runs
-    names = [run.model or run.path.name for run in runs]
-    blank = Verdict.unmeasured(
-        id=f"{pair.task}: {pair.new.label}",
-        test="",
-        marker="no_regression",
-        metric=pair.new.metric,
-        model=names[1],
-        dataset=pair.task,
-        limit=None,
-        unit="row",
-        arguments=tuple(command),
-        file=str(new.path),
-    )
-    against = f"model {names[0]!r}" if names[0] != names[1] else f"run in {old.path}"
+    old, new = (run.model or run.path.name for run in runs)
+    facts: dict[str, Any] = {
+        "metric": pair.new.metric,
+        "model": new,
+        "dataset": pair.task,
+        "limit": None,
+        "unit": "row",
+    }
+    facts |= {"marker": "no_regression", "arguments": command, "file": str(runs[1].path)}
+    blank = Verdict.unmeasured(id=f"{pair.task}: {pair.new.label}", test="", **facts)
+    against = f"model {old!r}" if old != new else f"run in {runs[0].path}"
     try:
         if pair.problem:
             raise ComparisonError(pair.problem)
-        return _judged(pair, blank, against, rules, new.tool)
+        return _judged(pair, blank, against, rules, runs[1].tool)
     except LmgateError as error:
         return replace(blank, message=str(error))
 
 
 def _judged(pair: Pair, blank: Verdict, against: str, rules: Rules, tool: str) -> Verdict:
-    direction = rules.direction or pair.new.direction
+    direction, metric = pair.new.direction or rules.direction, pair.new.metric
     if direction is None:
         raise MetricInputError(
-            f"neither the files nor its name tell which scores of {pair.new.metric!r} are better: add --better higher "
-            "or --better lower"
+            f"neither the files nor its name tell which scores of {metric!r} are better: add --better higher or "
+            "--better lower"
         )
     known = np.array([[row.score for row in series.rows] for series in (pair.new, pair.old)], dtype=np.float64)
-    scale = _scale(direction, known)
-    rights = _right_or_wrong(known)
-    scores = [
-        _score(series, values, scale, pair, rules, tool, rights)
-        for series, values in zip((pair.new, pair.old), known, strict=True)
-    ]
-    samples = scores[0].require_sample(), scores[1].require_sample()
-    found = compare_samples(
-        samples, against, tolerance=rules.tolerance, confidence=rules.confidence, share=scale.lowest == 0
-    )
-    notes = [f"{pair.dropped:,} rows that only one side has are left out"] if pair.dropped else []
-    found = replace(found, notes=(*notes, _changes(known, found)))
-    where = None if found.decision == "pass" else _tags(pair, samples, found)
-    return compared_verdict(blank, scores[0], samples, found, strict=rules.strict, where=where)
-
-
-def _scale(direction: Direction, known: Floats) -> Scale:
-    """Return the scale of scores; it ends at 1 if rows are right or wrong, or higher is better and none above."""
-    lowest = 0.0 if known.min() >= 0 else -math.inf
-    ends = _right_or_wrong(known) or (direction == "higher" and lowest == 0 and known.max() <= 1)
-    return Scale(direction, lowest=lowest, highest=1.0 if ends else math.inf, of_rows=True)
-
-
-def _right_or_wrong(known: Floats) -> bool:
-    return bool(np.isin(known, (0, 1)).all())
-
-
-def _score(series: Series, values: Floats, scale: Scale, pair: Pair, rules: Rules, tool: str, rights: bool) -> Score:
-    rows = series.rows
-    clusters = cluster_numbers([row.cluster or row.document or row.id for row in rows], len(rows))
-    groups = pair.tasks if pair.tasks and rules.weights == "task" else None
-    by_row = ByRow(values[:, None], np.ones(len(rows), dtype=np.int64), clusters)
-    sample = Sample.of_means(by_row, scale, right_or_wrong=rights, groups=groups)
-    noise = sample.noise()
-    signature = _signature(pair, rules, tool)
-    data = digest([(row.document or row.id, row.prompt) for row in rows])
-
-    def show_row(row: int) -> ScoredRow:
-        prompt, reference, output = rows[row].texts()
-        number = int(rows[row].id) if rows[row].id.isdecimal() else row
-        return ScoredRow(number, float(values[row]), output, (reference,), prompt)
-
-    return Score(
+    # If every row is right or wrong, or higher is better and no score is above 1, that is the end of the scale.
+    rights, lowest = bool(np.isin(known, (0, 1)).all()), 0.0 if known.min() >= 0 else -math.inf
+    ends = rights or (direction == "higher" and lowest == 0 and known.max() <= 1)
+    scale = Scale(direction, lowest=lowest, highest=1.0 if ends else math.inf, of_rows=True)
+    span = scale.highest - scale.lowest
+    rules.tolerance.require_that_it_can_fail(metric, direction, span if math.isfinite(span) else None)
+    data = digest([(row.document or row.id, row.prompt) for row in pair.new.rows])
+    fields = {"filter": pair.new.filter or "none", "task_version": pair.new.facts.task_version, "version": tool}
+    fields |= {"shots": pair.new.facts.number_of_shots, "weights": rules.weights if pair.tasks else None}
+    signature = Signature([(metric, None), *((name, value) for name, value in fields.items() if value)])
+    samples = []
+    for series, values in zip((pair.new, pair.old), known, strict=True):
+        clusters = cluster_numbers([row.cluster or row.document or row.id for row in series.rows], len(series.rows))
+        by_row = ByRow(values[:, None], np.ones(len(values), dtype=np.int64), clusters)
+        groups = pair.tasks if pair.tasks and rules.weights == "task" else None
+        sample = Sample.of_means(by_row, scale, right_or_wrong=rights, groups=groups)
+        samples.append(sample.identified(data=data, signature=signature))
+    both = samples[0], samples[1]
+    found = compare_samples(both, against, tolerance=rules.tolerance, confidence=rules.confidence, share=lowest == 0)
+    dropped = [f"{counted(pair.dropped, 'row')} that only one side has: left out"] if pair.dropped else []
+    found = replace(found, notes=(*dropped, _changes(known, found, rights=rights)))
+    noise = both[0].noise()
+    score = Score(
         noise.mean,
-        metric=series.metric,
+        metric=metric,
         unit="row",
-        direction=scale.direction,
-        n=len(rows),
+        direction=direction,
+        n=len(pair.new.rows),
         stderr=noise.stderr,
-        interval=sample.interval,
+        interval=both[0].interval,
         signature=signature,
-        fingerprint=digest(data, values.tolist()),
+        fingerprint=digest(data, known[0].tolist()),
         cached=True,
-        sample=sample.identified(data=data, signature=signature),
-        show_row=show_row,
+        sample=both[0],
+        show_row=lambda at: _shown(pair.new.rows[at], at),
     )
+    where = None if found.decision == "pass" else _tags(pair, both, found)
+    return compared_verdict(blank, score, both, found, strict=rules.strict, where=where)
 
 
-def _signature(pair: Pair, rules: Rules, tool: str) -> Signature:
-    """Return one signature of both sides: that they are the same measurement is known."""
-    facts = pair.new.facts
-    fields = {"filter": pair.new.filter or "none", "task_version": facts.task_version, "shots": facts.number_of_shots}
-    fields |= {"weights": rules.weights if pair.tasks else None, "version": tool}
-    return Signature([(pair.new.metric, None), *((name, value) for name, value in fields.items() if value)])
+def _shown(row: ResultRow, at: int) -> ScoredRow:
+    prompt, reference, output = row.texts()
+    return ScoredRow(int(row.id) if row.id.isdecimal() else at, row.score, output, (reference,), prompt)
 
 
-def _changes(known: Floats, found: Comparison) -> str:
+def _changes(known: Floats, found: Comparison, *, rights: bool) -> str:
     """Say how many rows changed, and of right-or-wrong rows that are independent McNemar's exact p-value."""
-    worse, better = (int((sign * (known[1] - known[0]) > 0).sum()) for sign in (1, -1))
-    if found.change * found.degradation > 0:  # lower is better
-        worse, better = better, worse
-    if not _right_or_wrong(known):
-        return f"{counted(worse, 'row')} got worse, {better:,} better"
-    were = "row was" if worse == 1 else "rows were"
-    text = f"{worse:,} {were} right and now wrong, {better:,} the other way round"
+    lower, higher = int((known[0] < known[1]).sum()), int((known[0] > known[1]).sum())
+    if not rights:
+        return f"{counted(lower, 'row')} with a lower score, {higher:,} with a higher one"
+    text = f"{lower:,} {'row was' if lower == 1 else 'rows were'} right and now wrong, {higher:,} the other way round"
     is_independent = found.clusters == known.shape[1]
-    return f"{text} (McNemar's exact two-sided p = {mcnemar(worse, better):.4g})" if is_independent else text
+    return f"{text} (McNemar's exact two-sided p = {mcnemar(lower, higher):.4g})" if is_independent else text
 
 
 def mcnemar(lost: int, gained: int) -> float:
@@ -175,8 +138,7 @@ def mcnemar(lost: int, gained: int) -> float:
 def _tags(pair: Pair, samples: Samples, found: Comparison) -> Attribution | None:
     columns = dict.fromkeys(name for row in pair.new.rows for name in row.tags)
     tags = {name: [row.tags.get(name, "") for row in pair.new.rows] for name in columns}
-    tags = {name: values for name, values in tags.items() if len(set(values)) > 1}
-    if not tags:
+    if not (tags := {name: values for name, values in tags.items() if len(set(values)) > 1}):
         return None
     changes, more = tag_changes(*samples, tags, tolerance=found.tolerance, confidence=found.confidence)
     return Attribution(tags=changes, more_tags=more)

@@ -113,7 +113,7 @@ def test_rows_of_one_side_are_left_out_where_that_is_asked_for_and_counted(chang
     folder = changed(samples("arc_easy", lambda rows: rows[1:]))
     found = judge(OLD, folder, "--task=arc_easy", "--metric=acc", "--missing=drop")
     assert found.gates["arc_easy: acc"]["n"] == 5
-    assert found.gates["arc_easy: acc"]["comparison"]["notes"][0] == "1 rows that only one side has are left out"
+    assert found.gates["arc_easy: acc"]["comparison"]["notes"][0] == "1 row that only one side has: left out"
 
 
 def test_the_newest_of_several_runs_of_a_model_is_judged_and_the_others_are_named(changed):
@@ -187,8 +187,8 @@ DAMAGED: dict[str, tuple[Change, str]] = {
         samples("gsm8k", lambda rows: rows[0]["arguments"]["gen_args_0"]["arg_1"].update(temperature=1.0)),
         "generation settings",
     ),
-    "another tool's rows": (samples("arc_easy", lambda rows: [{"sample_id": 1, "score": 1}]), "without doc_id"),
-    "a list": (samples("arc_easy", lambda rows: [[1]]), "expected a JSON object, got list"),
+    "another tool's rows": (samples("arc_easy", lambda rows: [{"sample_id": 1}]), "missing required field `doc_id`"),
+    "a list": (samples("arc_easy", lambda rows: [[1]]), "Expected `object`, got `array`"),
     "half a line": (
         lambda folder: [file.write_bytes(file.read_bytes()[:-99]) for file in folder.glob("samples_arc*")],
         "was the file cut?",

@@ -1,0 +1,158 @@
+"""inspect_ai: a log as ``.eval`` (an archive) or JSON, tested with 0.3.285; epochs of a sample are one cluster.
+
+An archive is read in memory, a member at a time. Its members are compressed by Zstandard, which Python reads from 3.14
+on; before, pyarrow does, which is imported for that alone.
+"""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from pytest_lmgate.errors import DataError
+from pytest_lmgate.tools.judge_results import rows
+from pytest_lmgate.tools.judge_results.rows import Columns, Facts, ResultRow, ResultRun, Series, Told
+
+_VALUES = {"C": 1.0, "I": 0.0, "N": 0.0, "P": 0.5}  # correct, incorrect, no answer, partial, as its metrics read them
+_ZSTD = 93
+_GENERATION = ("temperature", "top_p", "top_k", "max_tokens", "seed", "stop_seqs", "system_message", "num_choices",
+               "frequency_penalty", "presence_penalty", "reasoning_effort", "reasoning_tokens")  # fmt: skip
+_Json = Mapping[str, Any]
+_Samples = Iterator[tuple[str, dict[str, Any]]]
+
+
+def read(path: Path, columns: Columns) -> ResultRun | None:
+    """Read a log, or a folder of logs with one of each task."""
+    files = sorted(path.rglob("*.eval")) if path.is_dir() else [path] if path.suffix == ".eval" else []
+    if not files:
+        files = [file for file in (sorted(path.rglob("*.json")) if path.is_dir() else [path]) if _is_log(file)]
+    tool, model, series = "", "", []
+    tasks: dict[str, Path] = {}
+    for file in files:
+        header, samples = _log(file)
+        run = header.get("eval")
+        if not isinstance(run, dict) or not isinstance(task := run.get("task"), str):
+            raise DataError(f"{file}: expected a log of inspect_ai, got one without eval.task")
+        if (other := tasks.setdefault(task, file)) is not file:
+            raise DataError(f"{path}: two logs of the task {task!r}, {other.name} and {file.name}: name one of them")
+        series += _series(file, header, run, samples)
+        tool, model = f"inspect_ai {(run.get('packages') or {}).get('inspect_ai', '')}", str(run.get("model", ""))
+    return ResultRun(path=path, tool=tool.strip(), model=model, series=tuple(series)) if files else None
+
+
+def _is_log(file: Path) -> bool:
+    if file.suffix != ".json" or not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        begin = opened.read(4096)
+    return b'"status"' in begin and b'"eval"' in begin and b'"version"' in begin
+
+
+def _log(file: Path) -> tuple[dict[str, Any], _Samples]:
+    """Return what a log says of the run, and its samples."""
+    if file.suffix == ".json":
+        log = rows.read_json(file)
+        return log, ((f"{file}: sample {at}", sample) for at, sample in enumerate(log.get("samples") or []))
+    members = dict(_members(file))
+    if "header.json" not in members:
+        raise DataError(f"{file}: expected a whole log, got one without header.json: the run was stopped")
+    found = {name: (f"{file}: {name}", rows.json_object(text, f"{file}: {name}")) for name, text in members.items()}
+    return found["header.json"][1], (each for name, each in found.items() if name.startswith("samples/"))
+
+
+def _members(file: Path) -> Iterator[tuple[str, bytes]]:
+    """Return the header and the samples of an archive, unpacked in memory; together they have a limit."""
+    rows.require_small(file)
+    try:
+        with file.open("rb") as opened, zipfile.ZipFile(opened) as archive:
+            wanted = [each for each in archive.infolist() if each.filename.startswith(("header.json", "samples/"))]
+            if sum(info.file_size for info in wanted) > rows.MOST_BYTES:
+                raise DataError(f"{file}: expected at most {rows.MOST_BYTES:,} bytes when unpacked, got more")
+            for info in wanted:
+                yield info.filename, _unpacked(archive, info, opened)
+    except (zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError, RuntimeError, EOFError) as error:
+        raise DataError(f"{file}: not an archive that can be read: {error}; was the file cut?") from None
+
+
+def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, opened: IO[bytes]) -> bytes:
+    if info.compress_type != _ZSTD or hasattr(zipfile, "ZIP_ZSTANDARD"):
+        with archive.open(info) as member:
+            return member.read(info.file_size)  # no more than the archive says; a wrong size fails its checksum
+    import pyarrow
+
+    opened.seek(info.header_offset + 26)
+    opened.seek(sum(struct.unpack("<HH", opened.read(4))), 1)  # the member's name, and more of its header
+    packed = pyarrow.BufferReader(opened.read(info.compress_size))
+    try:
+        with pyarrow.CompressedInputStream(packed, "zstd") as stream:
+            text: bytes = stream.read(info.file_size + 1)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise zipfile.BadZipFile(f"{info.filename}: {error}") from None
+    if len(text) != info.file_size or zlib.crc32(text) != info.CRC:
+        raise zipfile.BadZipFile(f"{info.filename} is not what the archive says it is")
+    return text
+
+
+def _series(file: Path, log: _Json, run: _Json, samples: _Samples) -> list[Series]:
+    """Return the rows of each scorer."""
+    status = "invalidated" if log.get("invalidated") else log.get("status")
+    if status != "success":
+        raise DataError(f"{file}: expected a run with the status success, got {status!r}: it is not whole")
+    collected, count = rows.Collected(), 0
+    for where, sample in samples:
+        count += 1
+        if sample.get("error") or not sample.get("scores"):
+            raise DataError(f"{where}: the sample failed or has no score; a failed request is not a wrong answer")
+        row = ResultRow(
+            f"{sample.get('id')} epoch {sample.get('epoch', 1)}",
+            document=rows.digest(sample.get("input"), sample.get("choices"), sample.get("target")),
+            prompt=rows.digest(_read_by_model(sample)),
+            cluster=str(sample.get("id")),
+            tags=rows.tags_of(sample.get("metadata")),
+            texts=partial(_texts, sample.get("input"), sample.get("target"), sample.get("output") or {}),
+        )
+        for scorer, score in sample["scores"].items():
+            value = score.get("value")
+            collected.add(scorer, "", _VALUES.get(value, value) if isinstance(value, str) else value, row, where)
+    results = log.get("results") or {}
+    total, done = results.get("total_samples", count), results.get("completed_samples", count)
+    if not total == done == count:
+        raise DataError(f"{file}: expected {total} samples, got {count}, of which {done} are complete: it is not whole")
+    return collected.series(run["task"], partial(_told, log, run, results), complete=bool(results))
+
+
+def _told(log: _Json, run: _Json, results: _Json, scorer: str, _: str) -> Told:
+    said: _Json = next((each for each in results.get("scores") or () if each.get("name") == scorer), {})
+    plan, metrics = log.get("plan") or {}, said.get("metrics") or {}
+    config = {**(run.get("model_generate_config") or {}), **(plan.get("config") or {})}
+    steps = [[step.get("solver"), step.get("params")] for step in plan.get("steps") or ()]
+    facts = Facts(
+        task_version=str(run.get("task_version")),
+        metric_definition=rows.canonical([said.get("scorer"), said.get("params"), sorted(metrics)]),
+        filter_or_solver=rows.canonical([steps, run.get("task_args")]),
+        generation_settings=rows.canonical(
+            {name: config[name] for name in _GENERATION if config.get(name) is not None}
+        ),
+        repeats=str((run.get("config") or {}).get("epochs") or 1),
+    )
+    value = next((metrics[name].get("value") for name in ("accuracy", "mean") if name in metrics), None)
+    return Told(facts=facts, value=value, higher=True if "accuracy" in metrics else None)
+
+
+def _read_by_model(sample: _Json) -> list[Any]:
+    """Return the messages up to the model's first, which templates and solvers make of the input."""
+    roles = [[message.get("role"), message.get("content")] for message in sample.get("messages") or ()]
+    first = next((at for at, (role, _) in enumerate(roles) if role == "assistant"), len(roles))
+    return roles[:first]
+
+
+def _texts(asked: Any, target: Any, output: _Json) -> rows.Texts:
+    if isinstance(asked, list):  # messages
+        asked = "\n".join(str(message.get("content", "")) for message in asked)
+    target = " | ".join(map(str, target)) if isinstance(target, list) else str(target)
+    return str(asked), target, str(output.get("completion") or "")

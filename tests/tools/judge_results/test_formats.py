@@ -1,0 +1,319 @@
+"""Files that inspect_ai, lighteval and Every Eval Ever wrote, and tables of one's own; see the scripts ``write_*``."""
+
+import csv
+import importlib.metadata
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from pytest_lmgate.tools.judge_results import inspect_logs, rows
+from pytest_lmgate.tools.judge_results.rows import Columns, ResultRow, ResultRun, Series, read
+from tests.tools.judge_results.judging import DATA, copied, edit_json, judge
+
+INSPECT = [DATA / "inspect" / f"{side}.eval" for side in ("old", "new")]
+EVERY = [DATA / "every_eval_ever" / side for side in ("old", "new")]
+COLUMNS = ("--id=id", "--score=score")
+
+
+def logs(folder: Path, change: Callable[[dict[str, Any]], object] = lambda log: None) -> list[Path]:
+    """Write both logs of inspect_ai as JSON, the new one changed."""
+    files = []
+    for archive in INSPECT:
+        header, samples = inspect_logs._log(archive)
+        log = {**header, "samples": [sample for _, sample in samples]}
+        if archive.stem == "new":
+            change(log)
+        files.append(folder / f"{archive.stem}.json")
+        files[-1].write_text(json.dumps(log))
+    return files
+
+
+def lighteval(folder: Path) -> list[Path]:
+    """Copy both output folders, with the bar in names of files that not every file system has."""
+    found = []
+    for side in ("old", "new"):
+        found.append(copied(DATA / "lighteval" / side, folder / side))
+        for file in [*found[-1].rglob("*~*")]:
+            file.rename(file.with_name(file.name.replace("~", "|")))
+    return found
+
+
+def test_epochs_of_a_sample_of_inspect_are_one_cluster():
+    found = judge(*INSPECT)
+    assert found.gates.keys() == {"capitals: match", "capitals: f1"}
+    gate = found.gates["capitals: match"]
+    assert (gate["n"], gate["comparison"]["clusters"], gate["comparison"]["bounds"]) == (12, 6, "tango")
+    assert (gate["comparison"]["reference"], gate["value"]) == (11 / 12, 8 / 12)
+    assert gate["comparison"]["notes"] == ["3 rows were right and now wrong, 0 the other way round"]
+    assert gate["worst"][0]["prompt"] == "Which city is the capital of Italy?"
+    assert gate["worst"][0]["output"] == "an answer"
+    assert {tag["value"] for tag in gate["where"]["tags"]} == {"Europe", "elsewhere"}
+
+
+def test_a_log_of_inspect_as_json_has_the_verdict_of_the_archive(tmp_path: Path):
+    one, other = judge(*INSPECT), judge(*logs(tmp_path))
+    for name, gate in one.gates.items():
+        one_side, other_side = gate["comparison"], other.gates[name]["comparison"]
+        assert {**one_side, "against": ""} == {**other_side, "against": ""}
+
+
+def test_a_folder_of_inspect_with_two_logs_of_a_task_is_an_error():
+    found = judge(INSPECT[0].parent, INSPECT[1])
+    assert found.code == 3
+    assert "two logs of the task 'capitals', new.eval and old.eval" in found.text
+
+
+def set_in(*path: Any, to: Any) -> Callable[[dict[str, Any]], object]:
+    def change(log: Any) -> None:
+        for key in path[:-1]:
+            log = log[key]
+        log[path[-1]] = to
+
+    return change
+
+
+LOGS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "an error": (set_in("status", to="error"), "status success, got 'error'"),
+    "a run that was cancelled": (set_in("status", to="cancelled"), "status success, got 'cancelled'"),
+    "an invalidated run": (set_in("invalidated", to=True), "'invalidated'"),
+    "half of the samples": (lambda log: log["samples"].pop(), "expected 12 samples, got 11"),
+    "incomplete samples": (set_in("results", "completed_samples", to=11), "of which 11 are complete"),
+    "a sample that failed": (set_in("samples", 3, "error", to={"message": "timeout"}), "the sample failed"),
+    "a sample without a score": (set_in("samples", 3, "scores", to={}), "has no score"),
+    "a score as text": (set_in("samples", 3, "scores", "match", "value", to="0.7"), "got '0.7'"),
+    "several values": (set_in("samples", 3, "scores", "match", "value", to={"a": 1}), "metric of the whole corpus"),
+    "double rows": (set_in("samples", 8, "epoch", to=1), "is there twice"),
+    "another epoch": (set_in("samples", 3, "epoch", to=7), "the rows differ: 1 only in OLD"),
+    "more epochs": (set_in("eval", "config", "epochs", to=4), "repeats (2 in OLD, 4 in NEW)"),
+    "another version": (set_in("eval", "task_version", to=2), "task version (1 in OLD, 2 in NEW)"),
+    "another temperature": (set_in("plan", "config", "temperature", to=1.0), "generation settings"),
+    "another solver": (set_in("plan", "steps", to=[{"solver": "mine"}]), "filter or solver"),
+    "another question": (set_in("samples", 0, "input", to="Which?"), "have another document"),
+    "another prompt": (set_in("samples", 0, "messages", 0, "content", to="Which?"), "the prompts or targets of 1"),
+    "another task": (set_in("eval", "task", to="towns"), "lacks capitals"),
+    "no log": (set_in("eval", to=3), "without eval.task"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "says"), LOGS.values(), ids=LOGS)
+def test_a_damaged_log_of_inspect_is_an_error_and_no_verdict(change: Any, says: str, tmp_path: Path):
+    found = judge(*logs(tmp_path, change), "--metric=match")
+    assert found.code == 3
+    assert says in found.text
+    assert {gate["verdict"] for gate in found.gates.values()} <= {"error"}
+
+
+def test_an_archive_that_is_large_when_unpacked_cut_or_wrong_is_an_error(tmp_path: Path):
+    large, cut, wrong = (tmp_path / f"{name}.eval" for name in ("large", "cut", "wrong"))
+    with zipfile.ZipFile(large, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("header.json", "{}")
+        for at in range(10):  # it says that each member has a gigabyte, which is 10 GB unpacked
+            archive.writestr(f"samples/{at}.json", "{}")
+            archive.infolist()[-1].file_size = 10**9
+    cut.write_bytes(INSPECT[0].read_bytes()[:-4000])
+    data = bytearray(INSPECT[0].read_bytes())
+    data[2000] ^= 0xFF
+    wrong.write_bytes(data)
+    for file, says in ((large, "bytes when unpacked"), (cut, "not an archive"), (wrong, "not an archive")):
+        found = judge(INSPECT[0], file)
+        assert (found.code, found.gates) == (3, {})
+        assert says in found.text
+
+
+def test_a_member_that_is_larger_than_its_archive_says_is_not_unpacked(tmp_path: Path):
+    file = tmp_path / "lies.eval"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("header.json", json.dumps({"status": "success", "more": " " * 10**6}))
+        archive.infolist()[0].file_size = 20
+    found = judge(INSPECT[0], file)
+    assert (found.code, found.gates) == (3, {})
+
+
+def test_details_of_lighteval_are_read_with_their_settings(tmp_path: Path):
+    old, new = lighteval(tmp_path)
+    told = json.loads(next(new.rglob("results_*.json")).read_text())["results"]
+    for series in read(new).series:
+        mean = sum(row.score for row in series.rows) / len(series.rows)
+        assert mean == pytest.approx(told[series.task][series.metric], abs=1e-12)
+        assert series.facts.number_of_shots == series.task.partition("|")[2]
+    found = judge(old, new, "--task=tiny_choice|1")
+    gate = found.gates["tiny_choice|1: acc"]
+    assert (gate["n"], gate["value"], gate["comparison"]["reference"]) == (8, 0.25, 0.375)
+    assert {tag["value"] for tag in gate["where"]["tags"]} == {"pets", "farms"}
+    assert gate["worst"][0]["prompt"].startswith("Question: ")
+    assert "whether the runs are complete" in found.text
+
+
+def test_damaged_details_of_lighteval_are_errors(tmp_path: Path):
+    old, new = lighteval(tmp_path)
+    results, details = next(new.rglob("results_*.json")), next(new.rglob("details_tiny_choice*"))
+    whole, table = results.read_text(), pyarrow.parquet.read_table(details)
+
+    def expect(says: str) -> None:
+        found = judge(old, new, "--task=tiny_choice|1")
+        assert found.code == 3
+        assert says in found.text
+        results.write_text(whole)
+        pyarrow.parquet.write_table(table, details)
+
+    edit_json(results, lambda each: each["config_tasks"]["tiny_choice|1"].update(version=2))
+    expect("task version (1 in OLD, 2 in NEW)")
+    edit_json(results, lambda each: each["results"]["tiny_choice|1"].update(acc=0.5))
+    expect("rows are missing, or it is not a mean")
+    pyarrow.parquet.write_table(table.slice(0, 4), details)
+    expect("rows are missing, or it is not a mean")
+    pyarrow.parquet.write_table(table.drop_columns(["doc"]), details)
+    expect("expected the columns doc, metric and model_response")
+    details.write_bytes(details.read_bytes()[:-100])
+    expect("not a parquet file")
+    next(new.rglob("details_tiny_text*")).unlink()
+    expect("no details of tiny_text|0")
+
+
+def test_rows_of_every_eval_ever_have_the_verdict_of_the_harness_they_come_from():
+    ours = judge(DATA / "lm_eval" / "old", DATA / "lm_eval" / "new", "--task=arc_easy", "--task=gsm8k")
+    theirs = judge(*EVERY)
+    for name, of_harness in (
+        ("arc_easy: acc", "arc_easy: acc"),
+        ("arc_easy: acc_norm", "arc_easy: acc_norm"),
+        ("gsm8k/flexible-extract: exact_match,flexible-extract", "gsm8k: exact_match,flexible-extract"),
+    ):
+        one, other = (each["comparison"] for each in (theirs.gates[name], ours.gates[of_harness]))
+        numbers = ("decision", "candidate", "reference", "lower", "upper", "p_pass", "p_fail", "n", "clusters")
+        assert [one[key] for key in numbers] == [other[key] for key in numbers]
+
+
+def test_damaged_rows_of_every_eval_ever_are_errors(tmp_path: Path):
+    def expect(says: str, change: Callable[[list[Any]], Any], *, alone: bool = True) -> None:
+        new = copied(EVERY[1], tmp_path / says.replace("/", ""))
+        file = next((new / "arc_easy").glob("*_samples.jsonl"))
+        edit_json(file, change)
+        if alone:
+            file.with_name(file.name.replace("_samples.jsonl", ".json")).unlink()
+        found = judge(EVERY[0], new, "--task=arc_easy", "--metric=acc")
+        assert found.code == 3
+        assert says in found.text
+        assert {gate["verdict"] for gate in found.gates.values()} <= {"error"}
+
+    expect("rows were changed or cut", lambda rows: rows[:-1], alone=False)
+    expect("the rows differ: 1 only in OLD", lambda rows: rows[:-1] if rows[-1].get("evaluation_result_id") == "acc"
+           else [row for row in rows if row["sample_id"] != "5"])  # fmt: skip
+    expect("the sample failed", lambda rows: rows[0].update(error="timeout"))
+    expect("expected a finite number as score, got '1'", lambda rows: rows[0]["evaluation"].update(score="1"))
+    expect("without sample_id", lambda rows: rows[1].pop("sample_id") and None)
+    expect("the rows of one model", lambda rows: rows[0].update(model_id="other"))
+    expect("the prompts or targets of 1 of 6", lambda rows: rows[0]["input"].update(formatted="Another template"))
+
+
+def table(path: Path, scores: list[Any], **columns: list[Any]) -> Path:
+    made = [{"id": f"r{at}", "score": score} for at, score in enumerate(scores)]
+    made = [{**row, **{name: values[at] for name, values in columns.items()}} for at, row in enumerate(made)]
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in made))
+    elif path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, made[0])
+            writer.writeheader()
+            writer.writerows(made)
+    else:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(made), path)
+    return path
+
+
+RIGHT, WORSE = [1, 0] * 30, [1, 0] * 20 + [0, 0] * 10
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
+def test_a_table_needs_a_column_for_the_id_and_one_for_the_score(suffix: str, tmp_path: Path):
+    old, new = table(tmp_path / f"old{suffix}", RIGHT), table(tmp_path / f"new{suffix}", WORSE)
+    found = judge(old, new, *COLUMNS)
+    gate = found.gates["table: score"]
+    assert (found.code, gate["verdict"], gate["value"], gate["comparison"]["reference"]) == (1, "fail", 1 / 3, 0.5)
+    assert "content of the rows, which are matched by their ids alone" in found.text
+
+
+def test_a_cluster_column_widens_the_bounds_and_must_be_the_same(tmp_path: Path):
+    cluster = [at // 6 for at in range(60)]
+    old = table(tmp_path / "old.jsonl", RIGHT, story=cluster)
+    new = table(tmp_path / "new.jsonl", WORSE, story=cluster)
+    alone = judge(old, new, *COLUMNS).gates["table: score"]["comparison"]
+    together = judge(old, new, *COLUMNS, "--cluster=story").gates["table: score"]["comparison"]
+    assert (alone["clusters"], together["clusters"]) == (60, 10)
+    assert together["lower"] < alone["lower"] < alone["upper"] < together["upper"]
+    other = table(tmp_path / "other.jsonl", WORSE, story=cluster[::-1])
+    assert "the clusters of the rows differ" in judge(old, other, *COLUMNS, "--cluster=story").text
+
+
+def test_scores_that_no_name_explains_need_a_direction(tmp_path: Path):
+    old, new = (table(tmp_path / f"{name}.jsonl", [0.5 * at for at in range(40)], metric=["beauty"] * 40)
+                for name in ("old", "new"))  # fmt: skip
+    found = judge(old, new, *COLUMNS)
+    assert found.code == 3
+    assert "add --better higher or --better lower" in found.text
+    assert judge(old, new, *COLUMNS, "--better=lower").code == 0
+
+
+TABLES = {
+    "double rows": ({"id": ["r1"] * 60}, "the row 'r1' is there twice"),
+    "NaN": ({"score": ["nan", *RIGHT[1:]]}, "expected a finite number as score"),
+    "a text": ({"score": ["good", *RIGHT[1:]]}, "got 'good'"),
+    "nothing": ({"score": ["", *RIGHT[1:]]}, "got ''"),
+    "other prompts": ({"prompt": ["q?"] * 59 + ["other?"]}, "the prompts or targets of 1 of 60 rows differ"),
+    "other ids": ({"id": [f"r{at + 1}" for at in range(60)]}, "1 only in OLD (r0)"),
+    "no id": ({"id": ["", *[f"r{at}" for at in range(1, 60)]]}, "expected a text or a whole number"),
+}
+
+
+@pytest.mark.parametrize(("columns", "says"), TABLES.values(), ids=TABLES)
+def test_a_table_with_bad_rows_is_an_error(columns: dict[str, list[Any]], says: str, tmp_path: Path):
+    common = {"prompt": ["q?"] * 60}
+    old = table(tmp_path / "old.csv", RIGHT, **common)
+    found = judge(old, table(tmp_path / "new.csv", RIGHT, **{**common, **columns}), *COLUMNS)
+    assert found.code == 3
+    assert says in found.text
+    assert {gate["verdict"] for gate in found.gates.values()} <= {"error"}
+
+
+def test_a_column_that_is_not_there_is_named_with_the_nearest(tmp_path: Path):
+    old, new = (table(tmp_path / f"{name}.csv", RIGHT) for name in ("old", "new"))
+    assert "no column 'scor' (did you mean 'score'?)" in judge(old, new, "--id=id", "--score=scor").text
+    assert "expected --id COLUMN and --score COLUMN, got one of them" in judge(old, new, "--id=id").text
+    assert "with --id COLUMN and --score COLUMN" in judge(old, new).text
+
+
+def test_a_file_larger_than_the_limit_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    old, new = (table(tmp_path / f"{name}.csv", RIGHT) for name in ("old", "new"))
+    monkeypatch.setattr(rows, "MOST_BYTES", 100)
+    assert "expected at most 100 bytes" in judge(old, new, *COLUMNS).text
+
+
+def test_a_package_adds_a_format_by_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "old.mine").write_text("1 1 0 1")
+    (tmp_path / "new.mine").write_text("0 0 0 1")
+
+    def mine(path: Path, columns: Columns) -> ResultRun | None:
+        if path.suffix != ".mine":
+            return None
+        made = tuple(ResultRow(id=str(at), score=float(each)) for at, each in enumerate(path.read_text().split()))
+        return ResultRun(
+            path=path, tool="mine", series=(Series(task="t", metric="acc", rows=made, direction="higher"),)
+        )
+
+    class Point:
+        name = "mine"
+
+        @staticmethod
+        def load() -> Any:
+            return mine
+
+    def found(*, group: str) -> list[Any]:
+        return [Point] if group == "pytest_lmgate.results" else [*importlib.metadata.entry_points(group=group)]
+
+    monkeypatch.setattr(rows, "entry_points", found)
+    assert judge(tmp_path / "old.mine", tmp_path / "new.mine").gates["t: acc"]["n"] == 4
