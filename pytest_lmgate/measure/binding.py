@@ -273,17 +273,17 @@ def bind(what: EvaluationSpec, names: Names, metrics: Metrics) -> Bound:
             ("dataset", what.dataset, names.dataset),
         )
     )
-    with naming_argument("dataset"):
-        if data is not None and data.is_entry:
-            _require_columns(what, data)
     scorer = None
     if isinstance(how, TextRequest):
-        scorer = text_metric(
-            how, metrics, (data.name, data.spec) if data and data.is_entry else None, names.project.folder
-        )
-        _require_texts(how, scorer, model, data)
+        entry = (data.name, data.spec) if data is not None and data.is_entry else None
+        scorer = text_metric(how, metrics, entry, names.project.folder)
     elif model is not None and model.function is not None:
         raise ConfigError(_EXPECTED_MODEL.format(type(model.function).__name__))
+    if data is not None and data.is_entry:
+        with naming_argument("dataset"):
+            _require_columns(what, data)
+    if isinstance(how, TextRequest) and scorer is not None:
+        _require_texts(how, scorer, model, data)
     if data is None or (model is not None and model.function is not None):
         return Bound(what, model, data, reference, scorer)
     kind, by_rows = _measurement(how, data)

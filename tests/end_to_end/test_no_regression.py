@@ -263,7 +263,7 @@ def test_a_gate_whose_arguments_changed_has_no_baseline_and_is_not_measured_to_f
 def test_an_update_says_what_it_wrote_anew_though_the_value_is_the_same(measured: Project) -> None:
     text = baseline(with_baseline(measured)).read_text(encoding="utf-8")
     for old, new, says in (
-        (r'"data": "\w{6}', '"data": "000000', ("60 -> 60: ", "the data differs")),
+        (r'"data": "\w{6}', '"data": "000000', ("60 -> 60: ", "the two sides used different data")),
         (r'"torch": "\w+', '"torch": "1', ("60, unchanged, measured elsewhere",)),
     ):
         baseline(measured).write_text(re.sub(old, new, text), encoding="utf-8")

@@ -312,7 +312,7 @@ COMPARED = """
 
 
 def test_a_divergence_as_the_documentation_shows_it_is_that_of_the_distributions(dice: _Project) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "own_engine.md").read_text(encoding="utf-8")
     shown = next(block for block in page.split("```python\n")[1:] if "def distributions" in block).partition("```")[0]
     dice.write(conftest=COMPARED.replace("    DISTRIBUTIONS\n", textwrap.indent(shown, "    ")))
     dice.add(one="{backend: own}", two="{backend: own}")
