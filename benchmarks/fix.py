@@ -1,4 +1,4 @@
-"""`lmgate fix`: whether it names planted damage, and how many bytes it needs for real rounding.
+"""`lmgate fix`: whether it names planted damage, how many bytes it needs for real rounding, and what its proof passes.
 
 Planted: a Llama of 12 blocks with random weights is rounded to 8 bits; one, three or five groups of its linear layers,
 drawn at random, to 2 bits or 3, or get noise instead. The gate allows 1.5 times the KL of the 8 bits alone. The groups
@@ -7,36 +7,25 @@ that are kept have to be the planted ones, and none where nothing was planted.
 Real: a checkpoint is rounded to nearest, with a scale for each row or for each 32 weights. At several limits the sizes
 of the smallest models that pass on the searched rows are compared, and their KL on rows that no choice has read: `fix`,
 whole blocks by their KL for a byte as `lmgate why` measures it, groups by their weight error for a byte, and uniform
-precision. All may keep with the fewest bits with which a uniform model passes, or with one more. All are judged by the
-bound. Rows are cut, since attention over long rows takes most of the time. With --train a larger checkpoint is trained
-first.
+precision. All may keep with the fewest bits with which a uniform model passes, or with one more.
 
 Splits: how often the proof passes a model whose mean over a pool of rows is exactly the limit. The rows are written by
 the checkpoint, and those of --text are a second pool. Each model is measured once; then rows are drawn, split by the
-package and judged by it. The last part searches and proves: sets that pass the search's half by luck meet the proof.
-
-Tool: the recipe is applied by the quantizer itself, whose model has to have the KL that was promised.
-
-Time: `why` and `fix` in turns, each on so many tokens; those of the proof come on top of what `fix` searches.
+package and judged by it.
 
     python benchmarks/fix.py --planted --runs 20
     python benchmarks/fix.py --real FOLDER --text FILE.jsonl --rows 44
-    python benchmarks/fix.py --real NEW_FOLDER --train 900 --tokenizer FOLDER --text wiki.test.raw --rows 60
-    python benchmarks/fix.py --time 3
-    python benchmarks/fix.py --tool bitsandbytes --model FOLDER --text FILE.jsonl
-    python benchmarks/fix.py --splits 2000 --model FOLDER --text FILE.txt
+    python benchmarks/fix.py --splits 400 --pool 1000 --model FOLDER --text FILE.txt
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import importlib
 import itertools
 import json
 import math
 import random
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -45,28 +34,46 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 import numpy as np
 import torch
-from tests.measure.test_why import make_reference, quantize, text
+from subject import word_tokenizer
 
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
 from pytest_lmgate.settings.file import Project
-from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
+from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.stats.means import skewness
-from pytest_lmgate.tools.fix.costs import why
+from pytest_lmgate.tools.fix.costs import bind_pair
 from pytest_lmgate.tools.fix.hybrids import By, Hybrids, Part
-from pytest_lmgate.tools.fix.search import Limit, Tried, fix, search_sets, split
-from tests.measure.conftest import make_model, make_tokenizer
+from pytest_lmgate.tools.fix.search import Limit, fix, split
 
-PROTOCOL = Protocol("document")
+PROTOCOL = WindowProtocol("document")
 MODULES = {"qkv": "q_proj k_proj v_proj", "o": "o_proj", "up": "gate_proj up_proj", "down": "down_proj"}
 SHARES = (0.7, 0.5, 0.35, 0.25, 0.15, 0.08)  # of the candidate's KL: the limits
 KEEPS = 2
+WORDS = [f"w{number}" for number in range(31)]
+
+
+def make_reference(seed: int) -> Any:
+    """Draw a Llama of 12 blocks whose logits differ enough that rounding it costs something."""
+    import transformers
+
+    torch.manual_seed(seed)
+    config = transformers.LlamaConfig(
+        vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=12, num_attention_heads=2,
+        max_position_embeddings=32, initializer_range=0.2, bos_token_id=31, eos_token_id=31,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+def quantize(module: Any, bits: int) -> None:
+    """Round a layer's matrix to so many bits, with a scale for each row."""
+    with torch.no_grad():
+        if module.weight.dim() == 2:
+            scale = module.weight.abs().amax(1, keepdim=True).clamp_min(1e-12) / (2 ** (bits - 1) - 1)
+            module.weight.copy_((module.weight / scale).round() * scale)
 
 
 def damage(modules: Sequence[Any], kind: str) -> None:
@@ -83,10 +90,12 @@ def planted(seed: int, count: int, rows: int) -> tuple[list[str], list[str], str
     """Return the groups that were damaged, those that are kept, the proof's outcome, and seconds."""
     drawn = random.Random(seed)
     torch.manual_seed(seed)
-    reference = make_reference(seed, layers=12)
-    rounded, candidate, tokenizer = copy.deepcopy(reference), copy.deepcopy(reference), make_tokenizer()
+    reference = make_reference(seed)
+    rounded, candidate, tokenizer = copy.deepcopy(reference), copy.deepcopy(reference), word_tokenizer(WORDS)
     places = drawn.sample([(layer, kind) for layer in range(12) for kind in MODULES], count)
-    quantize(rounded, bits=8)
+    for module in rounded.modules():
+        if getattr(module, "weight", None) is not None:
+            quantize(module, bits=8)
     damaged = []
     for layer, kind in places:
         block = candidate.model.layers[layer]
@@ -96,22 +105,20 @@ def planted(seed: int, count: int, rows: int) -> tuple[list[str], list[str], str
     for module in candidate.modules():
         if getattr(module, "weight", None) is not None and id(module) not in damaged:
             quantize(module, bits=8)
-    texts = [text(drawn.randint(10, 60), 1000 * seed + row) for row in range(rows)]
+    texts = [" ".join(drawn.choices(WORDS, k=drawn.randint(40, 240))) for _ in range(rows)]
     original = (reference, tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         evaluator = Evaluator(Project(Path(folder)), Options(Path(folder) / "cache"))
         q, p = (evaluator.resolver.model(each) for each in ((rounded, tokenizer), original))
         request = DivergenceRequest(original, PROTOCOL)
-        least = evaluator.measurements.once(
+        least = evaluator.measurements.get_or_measure(
             lambda: Divergences("compare", q, evaluator.resolver.corpus(texts), request, p)
         ).statistics
         limit = Limit("kl", 1.5 * float(least.kl.mean()), 0.95, PROTOCOL)
         started = time.monotonic()
         found = fix(
             evaluator,
-            (candidate, tokenizer),
-            original,
-            texts,
+            bind_pair(evaluator, ((candidate, tokenizer), original, texts), PROTOCOL),
             limit=limit,
             budget=None,
             tokens=10**6,
@@ -173,7 +180,7 @@ class Bench:
         return Hybrids(self.models[keep], q, runners, by=by, original=(self.p, p_runner))
 
     def statistics(self, model: Any, half: int) -> Any:
-        return self.evaluator.measurements.once(
+        return self.evaluator.measurements.get_or_measure(
             lambda: Divergences("compare", model, self.halves[half], self.request, self.groups.reference)
         ).statistics
 
@@ -214,8 +221,9 @@ class Bench:
 
     def fixed(self, keep: int, scales: float, limit: Limit) -> tuple[float, float] | None:
         """Return what `fix` finds: extra bytes, KL on the rows that it did not search."""
+        bound = bind_pair(self.evaluator, (self.rounded[self.bits], self.original, self.texts), PROTOCOL)
         found = fix(
-            self.evaluator, self.rounded[self.bits], self.original, self.texts, limit=limit, budget=None,
+            self.evaluator, bound, limit=limit, budget=None,
             tokens=10**7, keep=self.rounded[keep], bits=self.bits + scales, keep_bits=keep + scales,
         )  # fmt: skip
         assert found.chosen is not None
@@ -226,7 +234,7 @@ class Bench:
 METHODS = ("fix", "whole blocks", "weight error", "uniform")
 
 
-def run_real(folder: Path, file: Path, rows: int, characters: int, widths: Sequence[int], write: Path | None) -> None:
+def run_real(folder: Path, file: Path, rows: int, characters: int, widths: Sequence[int]) -> None:
     """Print bits for each weight of the smallest model that passes, by method."""
     import transformers
 
@@ -263,8 +271,6 @@ def run_real(folder: Path, file: Path, rows: int, characters: int, widths: Seque
                 best = {method: min(each) for method, each in found.items() if each}
                 sizes = {method: (bits + scales + 8 * extra / numbers, kl) for method, (extra, kl) in best.items()}
                 points.append({"bits": bits, "group": group, "limit": share * whole, "sizes": sizes})
-                if write is not None:
-                    write.write_text(json.dumps(points))
                 cells = (f"{sizes[each][0]:.2f}, KL {sizes[each][1]:.4f}" for each in METHODS)
                 print(f"{share * whole:10.4f}  " + "  ".join(f"{each:>18}" for each in cells), flush=True)
     for other in METHODS[1:]:
@@ -284,36 +290,6 @@ def rows_of(file: Path) -> list[str]:
     return [line.strip() for line in lines if len(line) > 400]
 
 
-def train(folder: Path, tokenizer: Path, file: Path, rows: int, seconds: float) -> None:
-    """Train a Llama of 10 blocks and 4.4 million weights on a text but for the rows that are measured."""
-    import transformers
-
-    torch.manual_seed(0)
-    encode, width = transformers.AutoTokenizer.from_pretrained(tokenizer), 192
-    config = transformers.LlamaConfig(
-        vocab_size=len(encode), hidden_size=width, intermediate_size=width * 5 // 2, num_hidden_layers=10,
-        num_attention_heads=6, max_position_embeddings=512, bos_token_id=encode.bos_token_id,
-        eos_token_id=encode.eos_token_id,
-    )  # fmt: skip
-    model = transformers.LlamaForCausalLM(config).train()
-    ids = torch.tensor([token for text in rows_of(file)[rows:] for token in encode(text)["input_ids"]])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.1, betas=(0.9, 0.95))
-    started, step, spent = time.monotonic(), 0, 0.0
-    while spent < 1:
-        for each in optimizer.param_groups:
-            each["lr"] = 2e-3 * min(1, (step + 1) / 50) * (1 - spent)
-        batch = torch.stack([ids[at : at + 128] for at in torch.randint(len(ids) - 128, (16,)).tolist()])
-        optimizer.zero_grad()
-        loss = model(input_ids=batch, labels=batch).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        step, spent = step + 1, (time.monotonic() - started) / seconds
-    print(f"trained {step} steps on {len(ids):,} tokens, the last loss is {float(loss):.2f}")
-    model.save_pretrained(folder)
-    encode.save_pretrained(folder)
-
-
 class Pool:
     """A checkpoint and its rounding on many rows, each model measured once."""
 
@@ -328,7 +304,7 @@ class Pool:
 
     def statistics(self, *parts: Part, healed: bool = True) -> DivergenceStatistics:
         model = self.hybrids.model(*parts, healed=healed)
-        return self.evaluator.measurements.once(  # type: ignore[no-any-return]
+        return self.evaluator.measurements.get_or_measure(  # type: ignore[no-any-return]
             lambda: Divergences("compare", model, self.corpus, self.request, self.hybrids.reference)
         ).statistics
 
@@ -414,10 +390,6 @@ def run_splits(folder: Path, file: Path | None, splits: int, rows: int) -> None:
                 pool = Pool(Path(temporary), (model, tokenizer), (candidate, tokenizer), texts)
                 kept = [part for part in pool.hybrids.parts if kind == "3 bits" and part.kind in ("down", "o")]
                 at_limit(pool, pool.statistics(*kept), f"{name}, {kind}", splits)
-    with tempfile.TemporaryDirectory() as temporary:
-        texts = pools["written"][: rows // 2]
-        pool = Pool(Path(temporary), (model, tokenizer), (rounded_by(model, 3, None), tokenizer), texts)
-        search_and_prove(pool, "written, 3 bits", min(splits, 200))
 
 
 def at_limit(pool: Pool, whole: DivergenceStatistics, name: str, splits: int) -> None:
@@ -433,139 +405,6 @@ def at_limit(pool: Pool, whole: DivergenceStatistics, name: str, splits: int) ->
         print(f"{name}, {len(pool.places)} rows, skewness {odd:.1f}, {rows:3} rows of proof: {cells}", flush=True)
 
 
-def search_and_prove(pool: Pool, name: str, splits: int) -> None:
-    """Search for real on one half: how often is the chosen set truly above the limit, and how often does it pass?"""
-    parts = pool.hybrids.parts
-    sizes = [pool.hybrids.size(part).matrices[0] for part in parts]
-    alone = [pool.statistics(part, healed=False) for part in parts]
-    composed: dict[tuple[int, ...], DivergenceStatistics] = {(): pool.statistics()}
-    for share_of in (0.5, 0.2):
-        limit = Limit("kl", share_of * float(composed[()].kl.mean()), 0.95, PROTOCOL)
-        for rows in (20, 40):
-            random, above, passed, proven = np.random.default_rng(rows), 0, 0, 0
-            for _ in range(splits):
-                search, proof = pool.halves(rows, random)
-
-                def attempt(kept: Sequence[int], search: Sequence[int] = search, limit: Limit = limit) -> Tried:
-                    if tuple(kept) not in composed:
-                        composed[tuple(kept)] = pool.statistics(*(parts[index] for index in kept))
-                    found = of_rows(composed[tuple(kept)], search)
-                    extra = sum(sizes[index] for index in kept)
-                    return Tried(tuple(kept), extra, float(found.kl.mean()), limit.judge(found))
-
-                costs = np.array([float(of_rows(each, search).kl.mean()) for each in alone])
-                tried = search_sets(costs, np.array(sizes), attempt(()), attempt)
-                passing = [each for each in tried if each.judged.outcome == "pass"]
-                if not passing:
-                    continue
-                chosen = composed[min(passing, key=lambda each: (each.extra, each.kl)).kept]
-                is_above = float(chosen.kl.mean()) > limit.size
-                outcome = limit.judge(of_rows(chosen, proof)).outcome
-                above, passed = above + is_above, passed + (is_above and outcome == "pass")
-                proven += outcome == "pass"
-            print(
-                f"{name}, search and proof at {share_of} of the candidate's KL, {rows} rows each: {proven} of {splits} "
-                f"PASS; chosen sets truly above the limit {above}, of them PASS {passed} ({len(composed)} sets seen)",
-                flush=True,
-            )
-
-
-def run_time(width: int, tokens: int, runs: int) -> None:
-    """Time `why` and `fix` in turns on a Llama of 12 blocks in 4 bits, each with a cache of its own."""
-    reference = make_model(
-        0, num_hidden_layers=12, initializer_range=0.2, hidden_size=width, intermediate_size=2 * width
-    )
-    candidate, tokenizer = copy.deepcopy(reference), make_tokenizer()
-    quantize(candidate, bits=4)
-    rows = [text(40, seed) for seed in range(tokens // 20)]
-    ratios = []
-    for number in range(runs):
-        took: dict[str, tuple[float, float]] = {}
-        for name in ("why", "fix", "why")[number % 2 :][:2]:
-            with tempfile.TemporaryDirectory() as folder:
-                evaluator = Evaluator(Project(Path(folder)), Options(Path(folder) / "cache"))
-                models = (candidate, tokenizer), (reference, tokenizer)
-                begun = time.monotonic(), time.process_time()
-                if name == "why":
-                    why(evaluator, *models, rows, protocol=PROTOCOL, tokens=tokens, seconds=1e9)
-                else:
-                    limit = Limit("kl", 0.05, 0.95, PROTOCOL)
-                    found = fix(evaluator, *models, rows, limit=limit, budget=None, tokens=tokens, bits=4)
-                took[name] = time.monotonic() - begun[0], time.process_time() - begun[1]
-        (wall, used), (least, own) = took["fix"], took["why"]
-        assert found.chosen is not None
-        ratios.append((wall / least, used / own))
-        print(
-            f"  {len(found.groups)} groups, {len(found.tried) - 1} sets: fix {wall:.1f} s, why {least:.1f} s, "
-            f"{wall / least:.2f} times; of processor {used:.1f} and {own:.1f} s, {used / own:.2f} times",
-            flush=True,
-        )
-    wall, used = np.median(np.array(ratios), axis=0)
-    print(f"width {width}, {tokens:,} tokens: fix takes {wall:.2f} times as long as why, {used:.2f} of processor time")
-
-
-def made_by(tool: str, folder: Path, kept: Sequence[str]) -> Any:
-    """Let a quantizer make a checkpoint in 4 bits but for some layers, by the recipe of `lmgate fix` in its words."""
-    import transformers
-
-    if tool == "bitsandbytes":
-        # On processors with AVX512-BF16 it packs 4-bit weights, and fails on layers whose width is no multiple of 32.
-        for module in (importlib.import_module(f"bitsandbytes.{name}") for name in ("nn.modules", "backends.cpu.ops")):
-            module.has_avx512bf16 = lambda: False  # type: ignore[attr-defined]
-        config = transformers.BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", llm_int8_skip_modules=list(kept)
-        )
-        return transformers.AutoModelForCausalLM.from_pretrained(folder, quantization_config=config).eval()
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
-    if tool == "torchao":
-        from torchao.quantization import FqnToConfig, IntxWeightOnlyConfig, quantize_
-        from torchao.quantization.granularity import PerAxis
-
-        rounded = IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerAxis(0))
-        quantize_(model, FqnToConfig({**dict.fromkeys(kept), "_default": rounded}), filter_fn=None)
-        return model
-    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
-    from llmcompressor import oneshot
-    from llmcompressor.modifiers.quantization import QuantizationModifier
-
-    weights = QuantizationArgs(num_bits=4, strategy="channel", symmetric=True)
-    groups = {"all": QuantizationScheme(targets=["Linear"], weights=weights)}
-    oneshot(model=model, recipe=QuantizationModifier(config_groups=groups, ignore=list(kept)))
-    with tempfile.TemporaryDirectory() as temporary:
-        model.save_pretrained(temporary)
-        return transformers.AutoModelForCausalLM.from_pretrained(temporary).eval()
-
-
-def run_tool(tool: str, folder: Path, file: Path, rows: int) -> None:
-    """Fix what a quantizer made, apply the recipe by the quantizer, and compare its model with what was promised."""
-    import transformers
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    texts = [json.loads(line)["text"] for line in file.read_text().splitlines()][:rows]
-    original = (transformers.AutoModelForCausalLM.from_pretrained(folder).eval(), tokenizer)
-    candidate = (made_by(tool, folder, ["lm_head"]), tokenizer)
-    with tempfile.TemporaryDirectory() as temporary:
-        evaluator = Evaluator(Project(Path(temporary)), Options(Path(temporary) / "cache"))
-        models, asked = (candidate, original, texts), {"budget": None, "tokens": 10**7, "bits": 4}
-        whole = fix(evaluator, *models, limit=Limit("kl", 1e3, 0.95, PROTOCOL), **asked).tried[0].kl
-        limit = Limit("kl", whole / 2, 0.95, PROTOCOL)
-        found = fix(evaluator, *models, limit=limit, **asked)
-        assert found.proof is not None
-        assert found.chosen is not None
-        find = evaluator.resolver
-        made, reference = find.model((made_by(tool, folder, found.linear), tokenizer)), find.model(original)
-        (_, proof) = split(find.corpus(texts), by_document=True, seed=0)
-        measured = Divergences("compare", made, proof, DivergenceRequest(original, PROTOCOL), reference)
-        real = limit.judge(evaluator.measurements.again(measured))
-        print(
-            f"{tool}: KL {whole:.4g}, limit {limit.size:.4g}, "
-            f"{len(found.chosen.kept)} of {len(found.groups)} groups kept; "
-            f"promised KL {found.proof.value.mean:.6g} {found.proof.outcome}, "
-            f"by the recipe {real.value.mean:.6g} {real.outcome}",
-            flush=True,
-        )
-
-
 def main() -> None:
     """Print what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -577,29 +416,16 @@ def main() -> None:
     parser.add_argument("--text", type=Path, help="JSON Lines with the column text, or a text with long lines")
     parser.add_argument("--characters", type=int, default=300, help="real: characters of each row")
     parser.add_argument("--bits", type=int, nargs="+", default=[3, 4], help="real: bits of the candidates")
-    parser.add_argument("--write", type=Path, help="real: write the figures as JSON")
-    parser.add_argument("--train", type=float, help="real: train the checkpoint for so many seconds")
-    parser.add_argument("--tokenizer", type=Path, help="train: folder of the tokenizer")
     parser.add_argument("--splits", type=int, help="proofs of each kind, of models that are at the limit")
     parser.add_argument("--model", type=Path, help="folder of a checkpoint, for --splits")
     parser.add_argument("--pool", type=int, default=2400, help="rows to draw from, for --splits")
-    parser.add_argument("--time", type=int, metavar="RUNS", help="compare the time with that of why")
-    parser.add_argument("--width", type=int, default=64, help="of the model, for --time")
-    parser.add_argument("--tokens", type=int, default=4000, help="that each reads, for --time")
-    parser.add_argument("--tool", choices=("bitsandbytes", "torchao", "llm-compressor"), help="applies the recipe")
     given = parser.parse_args()
     if given.planted:
         run_planted(given.counts, given.runs, given.rows)
-    if given.train:
-        train(given.real, given.tokenizer, given.text, given.rows, given.train)
     if given.real:
-        run_real(given.real, given.text, given.rows, given.characters, given.bits, given.write)
+        run_real(given.real, given.text, given.rows, given.characters, given.bits)
     if given.splits:
         run_splits(given.model, given.text, given.splits, given.pool)
-    if given.tool:
-        run_tool(given.tool, given.model, given.text, given.rows)
-    if given.time:
-        run_time(given.width, given.tokens, given.time)
 
 
 if __name__ == "__main__":

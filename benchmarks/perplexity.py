@@ -4,7 +4,6 @@
     python benchmarks/perplexity.py --only engine     # floor and published loop, in one process, by both shapes
     python benchmarks/perplexity.py --only engine --shapes body --strides 512
     python benchmarks/perplexity.py --only memory     # extra peak memory, a process each
-    python benchmarks/perplexity.py --only process    # whole processes; pip install lm_eval==0.4.13
 
 Exits with 1 if a requirement is broken, unless --no-check is given.
 """
@@ -12,22 +11,21 @@ Exits with 1 if a requirement is broken, unless --no-check is given.
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from comparison import Row, arguments, exit_status, print_rows, run_rounds
-from subject import CONTEXT, SHAPES, Subject, load_model, make_subject
+from subject import CONTEXT, SHAPES, Subject, environment, load_model, make_subject
 
 SHARE_OF_FLOOR = 0.95
 TIMES_LOOP = 0.97
 SHORT = 3_000  # tokens of a text that feels the trials of a model
 SHARE_OF_MEMORY = 0.25
-TIMES_LM_EVAL = 3.0
-CACHED_SECONDS = 1.0
-_PARTS = ("engine", "memory", "process")
+_PARTS = ("engine", "memory")
 
 
 def engine(subject: Subject, shape: str, strides: Sequence[int], rounds: int, loop_rounds: int, threads: int) -> bool:
@@ -83,10 +81,48 @@ def _engine(what: Any, proofs: dict[str, Any], rounds: int, loop_rounds: int, *,
     )
 
 
+def extra_peak_bytes(which: str, subject: Subject, stride: int, threads: int) -> int:
+    """Run one measurement in a fresh process; return by how much memory rose above the loaded model at the highest.
+
+    Args:
+        which: ``ours`` or ``loop``.
+        subject: What to measure.
+        stride: Stride of the windows.
+        threads: Threads of torch.
+    """
+    what = [which, str(subject.folder), str(subject.tokens), str(stride), str(threads)]
+    command = [sys.executable, __file__, "--peak", *what]
+    return int(_run(command, subject.folder, environment(subject, threads)).splitlines()[-1])
+
+
+def _measure_peak(which: str, folder: str, tokens: str, stride: str, threads: str) -> int:
+    """The same, in this process. Linux: the high-water mark of the resident set is reset after loading."""
+    from contestants import ours, published_loop
+
+    subject = Subject(Path(folder), int(tokens))
+    words = subject.text.read_text(encoding="utf-8").split(" ")
+    what = _job(load_model(subject, int(threads)), words, int(stride))
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status_bytes("VmHWM")
+    {"ours": ours, "loop": published_loop}[which](what)
+    return _status_bytes("VmHWM") - before
+
+
+def _status_bytes(key: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (value,) = (line.split()[1] for line in lines if line.startswith(f"{key}:"))
+    return int(value) * 1024
+
+
+def _run(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> str:
+    done: Any = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    return str(done.stdout)
+
+
 def memory(subject: Subject, stride: int, threads: int) -> bool:
     """Compare extra peak memory over the loaded model with the published loop's."""
-    from processes import extra_peak_bytes
-
     peaks = {which: extra_peak_bytes(which, subject, stride, threads) for which in ("ours", "loop")}
     share = peaks["ours"] / peaks["loop"]
     return print_rows(
@@ -95,37 +131,6 @@ def memory(subject: Subject, stride: int, threads: int) -> bool:
             Row("pytest-lmgate's engine", f"{peaks['ours'] / 2**20:.0f} MiB"),
             Row("published loop", f"{peaks['loop'] / 2**20:.0f} MiB"),
             Row("share of the loop's", f"{share:.1%}", f"<= {SHARE_OF_MEMORY:.0%}", share <= SHARE_OF_MEMORY),
-        ],
-    )
-
-
-def process(subject: Subject, rounds: int, threads: int, batch_sizes: Sequence[str]) -> bool:
-    """Compare `pytest` with one gate and `lm_eval` on the same document, and look at a second run from the cache."""
-    from processes import HEAVY, GateProject, LmEval, environment
-
-    gate = GateProject(subject, environment(subject, threads))
-    rivals = {
-        f"lm_eval, batch size {size}": LmEval(subject, size, environment(subject, threads)) for size in batch_sizes
-    }
-    # The first run of each fills the system's file cache and the harness's own cache of datasets.
-    value = gate.cold()
-    for name, rival in rivals.items():
-        if abs(rival.run() / value - 1) > 1e-4:
-            raise SystemExit(f"{name} found a word perplexity of {rival.word_perplexity}, the gate {value}")
-    timed = run_rounds(
-        {"pytest, nothing cached": gate.cold, **{name: rival.run for name, rival in rivals.items()}}, rounds
-    )
-    cached = run_rounds({"pytest, all cached": gate.cached}, max(rounds, 5))
-    ratio, best = min((timed.ratio(name, "pytest, nothing cached"), name) for name in rivals)
-    seconds = cached.median("pytest, all cached")
-    heavy = [name for name in HEAVY if name in gate.imported()]
-    return print_rows(
-        f"whole processes on one document, protocol lm-eval, word perplexity {value:,.0f} in both; {timed.note}",
-        [
-            *(Row(name, f"{timed.median(name):.2f} s") for name in timed.seconds),
-            Row(f"{best} / ours", f"{ratio:.2f}x", f">= {TIMES_LM_EVAL:.0f}x", ratio >= TIMES_LM_EVAL),
-            Row("pytest, all cached", f"{seconds:.2f} s", f"< {CACHED_SECONDS:.0f} s", seconds < CACHED_SECONDS),
-            Row("it imported", ", ".join(heavy) or "nothing heavy", "no torch", "torch" not in heavy),
         ],
     )
 
@@ -148,16 +153,16 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="rounds of floor and engine per stride")
     parser.add_argument("--loop-rounds", type=int, default=2, help="in how many of them the published loop runs")
     parser.add_argument("--memory-stride", type=int, default=512)
-    parser.add_argument("--process-rounds", type=int, default=3, help="rounds of whole processes")
-    parser.add_argument(
-        "--lm-eval-batch-sizes", nargs="+", default=["1"], metavar="N", help="the fastest is compared with (default: 1)"
-    )
+    parser.add_argument("--peak", nargs=5, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def main() -> int:
     """Run the parts asked for."""
     args = _arguments()
+    if args.peak:
+        print(_measure_peak(*args.peak))
+        return 0
 
     def compare() -> bool:
         holds = True
@@ -168,8 +173,6 @@ def main() -> int:
             subject = make_subject(Path(folder) / "whole", tokens=args.tokens)
             if "memory" in args.only:
                 holds &= memory(subject, args.memory_stride, args.threads)
-            if "process" in args.only:
-                holds &= process(subject, args.process_rounds, args.threads, args.lm_eval_batch_sizes)
         return holds
 
     return exit_status(args, compare)

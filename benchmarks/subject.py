@@ -6,9 +6,19 @@ mostly body, so there are two shapes: that of GPT-2 with few layers, and that of
 
 from __future__ import annotations
 
-__all__ = ["CONTEXT", "SHAPES", "VOCABULARY", "Subject", "load_folder", "load_model", "make_subject"]
+__all__ = [
+    "CONTEXT",
+    "SHAPES",
+    "VOCABULARY",
+    "Subject",
+    "environment",
+    "load_folder",
+    "load_model",
+    "make_subject",
+    "word_tokenizer",
+]
 
-import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,11 +55,6 @@ class Subject:
         """The text, one word per token."""
         return self.folder / "text.txt"
 
-    @property
-    def rows(self) -> Path:
-        """The same text as the only row of a JSON-lines file."""
-        return self.folder / "text.jsonl"
-
 
 def make_subject(folder: Path, *, tokens: int, seed: int = 0, shape: str = "head") -> Subject:
     """Write the model, the tokenizer and the text into `folder`.
@@ -67,12 +72,11 @@ def make_subject(folder: Path, *, tokens: int, seed: int = 0, shape: str = "head
     model = _model(shape)
     model.save_pretrained(subject.model)
     words = [f"w{number:x}" for number in range(model.config.vocab_size - 1)]
-    _tokenizer(words).save_pretrained(subject.model)
+    word_tokenizer(words).save_pretrained(subject.model)
     chance = 1 / np.arange(1, len(words) + 1)
     drawn = np.random.default_rng(seed).choice(len(words), size=tokens, p=chance / chance.sum())
     text = " ".join(words[number] for number in drawn)
     subject.text.write_text(text, encoding="utf-8")
-    subject.rows.write_text(json.dumps({"text": text}) + "\n", encoding="utf-8")
     return subject
 
 
@@ -99,6 +103,21 @@ def _model(shape: str) -> Any:
             eos_token_id=vocabulary - 1,
         )
     )
+
+
+def environment(subject: Subject, threads: int) -> dict[str, str]:
+    """The environment of every process: so many threads, no network, and compiled modules kept as usual.
+
+    Where bytecode is not written, modules of an editable installation would be compiled again in every process.
+    """
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {
+        **env,
+        "OMP_NUM_THREADS": str(threads),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONPYCACHEPREFIX": str(subject.folder / "bytecode"),
+    }
 
 
 def load_model(subject: Subject, threads: int) -> Any:
@@ -133,7 +152,8 @@ def load_folder(folder: Path, threads: int) -> Any:
     return loaded
 
 
-def _tokenizer(words: list[str]) -> Any:
+def word_tokenizer(words: list[str]) -> Any:
+    """Return a tokenizer with a token for each word, and one for the end of a text."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -24,8 +24,7 @@ from typing import Any
 
 import numpy as np
 from comparison import Row, arguments, exit_status, print_rows, run_rounds
-from processes import environment
-from subject import VOCABULARY, Subject, load_model, make_subject
+from subject import VOCABULARY, Subject, environment, load_model, make_subject
 
 # Tokens of the examples, of a question and of each of its four choices, and how many times faster than the harness.
 SHAPES = {
@@ -121,7 +120,7 @@ def compare_texts(lm: Any, loaded: Any, args: argparse.Namespace) -> bool:
     from pytest_lmgate.engines.transformers.runner import TransformersRunner
     from pytest_lmgate.measure.loop import Job
     from pytest_lmgate.measure.texts import generate
-    from pytest_lmgate.settings.requests import GenerationSettings
+    from pytest_lmgate.settings.gate_options import GenerationSettings
 
     words = Words()
     before = words(EXAMPLES)

@@ -49,7 +49,7 @@ class Definition(NamedTuple):
 
 
 _PROTOCOLS = "windows/protocols.py"
-_REQUESTS = "settings/requests.py"
+_REQUESTS = "settings/gate_options.py"
 _MEANS = "stats/means.py"
 _PROPORTIONS = "stats/proportions.py"
 _ROUGE = "metrics/rouge.py"

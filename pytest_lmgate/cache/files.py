@@ -1,7 +1,7 @@
 """Durable files: written to a temporary name, fsynced, renamed; a reader sees the old file or the new one, whole.
 
-A sealed file carries the SHA-256 of its body, so that truncation and flipped bits are seen. With a key it also carries
-a signature, without which nobody who has the key believes it. No pickle anywhere. A lock is held by one process.
+A sealed file carries the SHA-256 of its body, so that truncation and flipped bits are seen. With a key it is also
+signed; readers that hold the key reject unsigned files. No pickle anywhere. A lock is held by one process.
 """
 
 from __future__ import annotations

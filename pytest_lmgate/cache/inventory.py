@@ -64,15 +64,15 @@ class GcResult:
 
 def find_entries(folder: Path) -> list[EntryInfo]:
     """Return what lies in a cache folder, the last used first; nothing if there is no folder."""
-    found: list[EntryInfo] = []
+    entries: list[EntryInfo] = []
     for kind in _folders(folder):
         for place in [kind] if kind.name == _ASIDE else _folders(kind):
             for path in place.iterdir():
                 match = _ENTRY.fullmatch(path.name)
                 with contextlib.suppress(FileNotFoundError):  # another process has moved it since
                     if match and path.is_file() and not path.is_symlink():
-                        found.append(_read(path, match[1]))
-    return sorted(found, key=lambda each: (-each.used, each.address))
+                        entries.append(_read(path, match[1]))
+    return sorted(entries, key=lambda entry: (-entry.used, entry.address))
 
 
 def check(entry: EntryInfo, key: CacheKey | None) -> str:
@@ -92,7 +92,7 @@ def collect_garbage(folder: Path, entries: Sequence[EntryInfo], most: int) -> Gc
     size = sum(entry.size for entry in entries)
     removed: list[EntryInfo] = []
     kept: list[tuple[EntryInfo, str]] = []
-    for entry in sorted(entries, key=lambda each: (each.state != _SET_ASIDE, each.used)):
+    for entry in sorted(entries, key=lambda entry: (entry.state != _SET_ASIDE, entry.used)):
         if size <= most:
             break
         if why := _remove(folder, entry):
@@ -120,22 +120,22 @@ def remove_logs(folder: Path) -> None:
 
 def _folders(folder: Path) -> Iterator[Path]:
     if folder.exists():
-        yield from (each for each in folder.iterdir() if each.is_dir() and not each.is_symlink())
+        yield from (path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
 
 
 def _read(path: Path, address: str) -> EntryInfo:
     status = path.lstat()
     state = _SET_ASIDE if path.parent.name == _ASIDE else {WHOLE: "whole", PARTIAL: "unfinished"}[path.suffix]
-    found = EntryInfo(path, address, state, status.st_size, status.st_mtime)
+    entry = EntryInfo(path, address, state, status.st_size, status.st_mtime)
     try:
         fingerprint, facts, shapes = decode_head(read_head(path))
         texts, _ = facts.pop("texts", ()), facts.pop("cut", None)
         count = max([len(texts), *(shape[0] for shape in shapes.values() if shape)], default=0)
-        return replace(found, fingerprint=fingerprint, facts=facts, count=count)
+        return replace(entry, fingerprint=fingerprint, facts=facts, count=count)
     except NewerError as error:
-        return replace(found, problem=str(error)) if state == _SET_ASIDE else replace(found, state=_NEWER)
+        return replace(entry, problem=str(error)) if state == _SET_ASIDE else replace(entry, state=_NEWER)
     except (OSError, CacheError, TypeError) as error:
-        return replace(found, problem=str(error))
+        return replace(entry, problem=str(error))
 
 
 def _remove(folder: Path, entry: EntryInfo) -> str:

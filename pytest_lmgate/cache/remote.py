@@ -69,10 +69,10 @@ class Address:
             listed = self._files.ls(self._root, detail=False)
             paths = sorted(path for path in listed if path.endswith(suffix) and not _name(path).startswith("."))
             # Many at once, where the store can. Unlike cat it takes no [ in a name for a pattern.
-            found = self._files.cat_ranges(paths, None, None)
-            if problem := next((each for each in found if isinstance(each, Exception)), None):
+            contents = self._files.cat_ranges(paths, None, None)
+            if problem := next((content for content in contents if isinstance(content, Exception)), None):
                 raise problem
-            return {_name(path): data for path, data in zip(paths, found, strict=True)}
+            return {_name(path): data for path, data in zip(paths, contents, strict=True)}
 
         return self._answer(read, (FileNotFoundError,)) or {}
 
@@ -179,8 +179,8 @@ def _secrets_of(url: str) -> list[str]:
     user, at, _ = address.rpartition("@")
     # A path may have an @ too, as in s3://bucket/model@v1.
     is_user = at and (":" in user or "/" not in user)
-    found = {query, *((user, user.partition(":")[2]) if is_user else ())}
-    return sorted(filter(None, found), key=len, reverse=True)
+    secrets = {query, *((user, user.partition(":")[2]) if is_user else ())}
+    return sorted(filter(None, secrets), key=len, reverse=True)
 
 
 def _without(secrets: Sequence[str], text: str) -> str:

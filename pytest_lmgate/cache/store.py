@@ -40,25 +40,25 @@ _SEND_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredResult:
     """Arrays and JSON values by name, stored under a fingerprint."""
 
     arrays: Mapping[str, NDArray[Any]]
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def encode(entry: Entry, fingerprint: Fingerprint) -> bytes:
+def encode(entry: StoredResult, fingerprint: Fingerprint) -> bytes:
     # Not ascontiguousarray, which makes an array of a number.
     arrays = {name: np.asarray(array, order="C") for name, array in entry.arrays.items()}
     facts = json.dumps(dict(entry.facts), sort_keys=True)
     return safetensors.numpy.save(arrays, metadata={"fingerprint": fingerprint.text, "facts": facts})
 
 
-def decode(body: bytes) -> tuple[Fingerprint, Entry]:
+def decode(body: bytes) -> tuple[Fingerprint, StoredResult]:
     """Decode the body of an entry's file, or raise CacheError."""
     fingerprint, facts, _ = decode_head(body)
     try:
-        return fingerprint, Entry(safetensors.numpy.load(body), facts)
+        return fingerprint, StoredResult(safetensors.numpy.load(body), facts)
     except (ValueError, KeyError, safetensors.SafetensorError) as error:
         raise CacheError(f"expected safetensors: {error}") from error
 
@@ -94,18 +94,18 @@ class Store:
         self._warn, self._key, self._remark, self._remote = warn, key, remark, remote
         self._sent = -math.inf  # when the last unfinished measurement was sent
 
-    def get(self, fingerprint: Fingerprint) -> Entry | None:
+    def get(self, fingerprint: Fingerprint) -> StoredResult | None:
         """Return the complete measurement; an entry that cannot be trusted is set aside.
 
         Sets the file's time, which `lmgate cache gc` uses as its last use.
         """
-        found = self._found(self.path(fingerprint), fingerprint)
-        if found is not None:
+        entry = self._found(self.path(fingerprint), fingerprint)
+        if entry is not None:
             with contextlib.suppress(OSError):  # a cache may be for reading only
                 os.utime(self.path(fingerprint))
-        return found
+        return entry
 
-    def put(self, fingerprint: Fingerprint, entry: Entry) -> None:
+    def put(self, fingerprint: Fingerprint, entry: StoredResult) -> None:
         """Store a complete measurement and remove the partial one."""
         path, partial = self.path(fingerprint), self.path(fingerprint, PARTIAL)
         if not self._save(path, fingerprint, entry):
@@ -116,10 +116,10 @@ class Store:
             self._remote.put(self._name(path), path)
             self._remote.remove(self._name(partial))
 
-    def get_partial(self, fingerprint: Fingerprint) -> Entry | None:
+    def get_partial(self, fingerprint: Fingerprint) -> StoredResult | None:
         return self._found(self.path(fingerprint, PARTIAL), fingerprint)
 
-    def put_partial(self, fingerprint: Fingerprint, entry: Entry) -> None:
+    def put_partial(self, fingerprint: Fingerprint, entry: StoredResult) -> None:
         path = self.path(fingerprint, PARTIAL)
         saved = self._save(path, fingerprint, entry)
         if saved and self._remote is not None and time.monotonic() - self._sent >= _SEND_SECONDS:
@@ -181,22 +181,22 @@ class Store:
     def _name(self, path: Path) -> PurePosixPath:
         return PurePosixPath(path.relative_to(self.folder).as_posix())
 
-    def _found(self, path: Path, fingerprint: Fingerprint) -> Entry | None:
+    def _found(self, path: Path, fingerprint: Fingerprint) -> StoredResult | None:
         try:
             inside(self.folder, *path.relative_to(self.folder).parts)
         except OSError as error:
             self._warn(f"the cache entry {path} cannot be read ({error}); measuring again")
             return None
-        found = self._load(path, fingerprint)
-        if found is None and self._remote is not None and self._remote.get(self._name(path), path):
-            found = self._load(path, fingerprint)
-        return found
+        entry = self._load(path, fingerprint)
+        if entry is None and self._remote is not None and self._remote.get(self._name(path), path):
+            entry = self._load(path, fingerprint)
+        return entry
 
-    def _load(self, path: Path, fingerprint: Fingerprint) -> Entry | None:
+    def _load(self, path: Path, fingerprint: Fingerprint) -> StoredResult | None:
         try:
-            found, entry = decode(read_sealed(path, self._key))
-            if found != fingerprint:
-                raise CacheError(f"{path}: it contains another measurement ({found.address[:12]}...)")
+            stored, entry = decode(read_sealed(path, self._key))
+            if stored != fingerprint:
+                raise CacheError(f"{path}: it contains another measurement ({stored.address[:12]}...)")
             return entry
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -213,7 +213,7 @@ class Store:
             self._warn(f"the cache entry {path} cannot be read ({error}); measuring again")
         return None
 
-    def _save(self, path: Path, fingerprint: Fingerprint, entry: Entry) -> bool:
+    def _save(self, path: Path, fingerprint: Fingerprint, entry: StoredResult) -> bool:
         try:
             inside(self.folder, *path.relative_to(self.folder).parts)
             if is_newer(path):

@@ -65,21 +65,21 @@ def diff(
 
     path = root().baseline(file)
     old, new = _committed(path, revision), read_baseline(path)
-    found = [
+    changes = [
         _change(name, old.get(name), new.get(name)) for name in sorted({*old, *new}) if old.get(name) != new.get(name)
     ]
     rows = [
         (
-            *("-" if each[side] is None else f"{each[side]:.6g}" for side in ("old", "new")),
-            "-" if each["change"] is None else f"{each['change']:+.2f}%",
-            each["is"],
-            each["gate"],
+            *("-" if change[side] is None else f"{change[side]:.6g}" for side in ("old", "new")),
+            "-" if change["change"] is None else f"{change['change']:+.2f}%",
+            change["is"],
+            change["gate"],
         )
-        for each in found
+        for change in changes
     ]
-    same = len({*old} & {*new}) - sum(each["is"] not in ("new", "removed") for each in found)
-    text = f"{path} against {revision}: {counted(len(found), 'change')}, {same} unchanged"
-    data = {"file": str(path), "revision": revision, "changes": found, "unchanged": same}
+    same = len({*old} & {*new}) - sum(change["is"] not in ("new", "removed") for change in changes)
+    text = f"{path} against {revision}: {counted(len(changes), 'change')}, {same} unchanged"
+    data = {"file": str(path), "revision": revision, "changes": changes, "unchanged": same}
     show(
         data,
         "\n".join([*table(_CHANGES, rows, names=(), left=("is", "gate")), text]) if rows else text,

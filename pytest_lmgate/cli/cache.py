@@ -58,7 +58,7 @@ def list_entries(folder: CacheOption = None, as_json: AsJson = False) -> None:
 @cache.command("show")
 def show_entry(
     address: Annotated[
-        str, typer.Argument(metavar="ID", help="Beginning of its address, as printed by ls and reports.")
+        str, typer.Argument(metavar="ID", help="Address prefix, as printed by `lmgate cache ls` and reports.")
     ],
     folder: CacheOption = None,
     as_json: AsJson = False,
@@ -68,11 +68,11 @@ def show_entry(
     The address is their hash. Also shows where and when it was measured.
     """
     place, entries = _entries(folder)
-    found = [entry for entry in entries if entry.address.startswith(address.lower())]
-    if len({entry.address for entry in found}) != 1:
-        got = f"{len(found)} do" if found else "none does"
+    matching = [entry for entry in entries if entry.address.startswith(address.lower())]
+    if len({entry.address for entry in matching}) != 1:
+        got = f"{len(matching)} do" if matching else "none does"
         raise typer.BadParameter(f"expected the beginning of one address in {place}, got {address!r}: {got}")
-    entry = found[0]
+    entry = matching[0]
     if entry.fingerprint is None:
         raise CacheError(entry.problem)
     facts: dict[str, Any] = _facts(entry) | {"ingredients": dict(entry.fingerprint.ingredients)}
@@ -97,9 +97,9 @@ def verify(folder: CacheOption = None, as_json: AsJson = False) -> None:
     ours = [entry for entry in entries if entry.state not in ("set aside", "newer")]
     problems = {str(entry.path): why for entry in ours if (why := check(entry, key))}
     newer = sum(entry.state == "newer" for entry in entries)
-    how = "checksums" if key is None else "checksums and signatures"
+    kind = "checksums" if key is None else "checksums and signatures"
     text = [escape_controls(why) for why in problems.values()]
-    text.append(f"{place}: {how} of {counted(len(ours), 'entry')} checked, {len(problems)} broken")
+    text.append(f"{place}: {kind} of {counted(len(ours), 'entry')} checked, {len(problems)} broken")
     text[-1] += f", {newer} of a newer pytest-lmgate not checked" if newer else ""
     show(
         {"folder": str(place), "checked": len(ours), "newer": newer, "broken": problems},

@@ -80,5 +80,5 @@ def bytes_of(written: str) -> int:
 
 def age(seconds: float) -> str:
     """Return how long ago something was: ``3 d``."""
-    found = next(((seconds / each, unit) for each, unit in _AGES if seconds >= each), (max(seconds, 0), "s"))
-    return f"{int(found[0])} {found[1]}"
+    size, unit = next(((size, unit) for size, unit in _AGES if seconds >= size), (1, "s"))
+    return f"{int(max(seconds, 0) / size)} {unit}"

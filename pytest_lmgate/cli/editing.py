@@ -25,8 +25,8 @@ def insert(text: str, added: Mapping[str, Sequence[str]], file: Path) -> str:
         whole[-1] += "\n"
     # The last first, so that the lines before it stay where they are; sections that are new come at the end.
     for section in [
-        *(each for each in reversed(sections) if each in added),
-        *(each for each in added if each not in sections),
+        *(section for section in reversed(sections) if section in added),
+        *(section for section in added if section not in sections),
     ]:
         begin, indent, last = [f"{section}:\n"], 2, len(whole) - 1
         if section in sections:

@@ -82,12 +82,12 @@ def init(
     if rows is not None and dataset is not None and dataset.suffix != ".jsonl":
         raise typer.BadParameter(f"--rows counts rows of a .jsonl file, and {dataset} is one text: shorten the file")
     folder = here.start
-    found, texts = ([], []) if model and dataset is not None else find_places(folder)
+    paths, texts = ([], []) if model and dataset is not None else find_places(folder)
     if not model:
-        pairs = originals(found[:_SHOWN])
-        found = [*pairs, *(path for path in found if path not in pairs)]  # a model with an original comes first
+        pairs = originals(paths[:_SHOWN])
+        paths = [*pairs, *(path for path in paths if path not in pairs)]  # a model with an original comes first
         against_words = {path: f", against {_relative(original, folder)}" for path, original in pairs.items()}
-        shown = {path: f"{_relative(path, folder)}{against_words.get(path, '')}" for path in found}
+        shown = {path: f"{_relative(path, folder)}{against_words.get(path, '')}" for path in paths}
         model = _ask("model", "a folder with config.json and *.safetensors, or a .gguf file", shown, yes=yes)
     if dataset is None:
         looked_for = f"a {'.txt, .raw or .jsonl' if rows is None else '.jsonl'} file"
@@ -98,7 +98,7 @@ def init(
         shown = {path: f"{_relative(path, folder)}  about {tokens[path]:,} tokens" for path in texts}
         (dataset,) = _ask("dataset", looked_for, shown, yes=yes)
     chosen, text = [path.absolute() for path in model], dataset.absolute()
-    pairs = _pairs(chosen, against, found)
+    pairs = _pairs(chosen, against, paths)
 
     names: dict[Path, str] = {}
     for path in [*chosen, *pairs.values()]:
@@ -155,7 +155,7 @@ def find_places(folder: Path) -> tuple[list[Path], list[Path]]:
         if seen > _MOST_ENTRIES:
             break
         deeper = len(place.relative_to(folder).parts) < _DEPTH
-        folders[:] = sorted(each for each in folders if deeper and each not in _SKIPPED and each[0] != ".")
+        folders[:] = sorted(name for name in folders if deeper and name not in _SKIPPED and name[0] != ".")
         if "config.json" in names and any(map(_WEIGHTS.fullmatch, names)):
             models.append(place)
             continue  # its merges.txt is no text
@@ -167,7 +167,7 @@ def find_places(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def text_column(file: Path) -> str | None:
-    """Return the column of a file of JSON lines that holds the text: ``text``, else that of the longest text."""
+    """Return the text column of a file of JSON lines: ``text``, else the column with the longest text."""
     try:
         with file.open("rb") as lines:
             row = json.loads(lines.readline())
@@ -188,20 +188,20 @@ def _ask(option: str, looked_for: str, shown: dict[Path, str], *, yes: bool) -> 
     if not shown:
         where = f"{Path.cwd()}, {_DEPTH} folders deep"
         raise ConfigError(f"no {option} was found in {where} ({looked_for}); name it: --{option} PATH")
-    found = list(shown)[:_SHOWN]
+    choices = list(shown)[:_SHOWN]
     if yes:
-        note(f"{option}: {shown[found[0]]}; --{option} names another")
-        return found[:1]
-    for number, path in enumerate(found, 1):
+        note(f"{option}: {shown[choices[0]]}; --{option} names another")
+        return choices[:1]
+    for number, path in enumerate(choices, 1):
         note(f"{number}  {shown[path]}")
-    several = " (several: 1,2)" * (option == "model" and len(found) > 1)
+    several = " (several: 1,2)" if option == "model" and len(choices) > 1 else ""
     try:
         answer = typer.prompt(f"Which {option}? Number or path{several}", default="1", err=True)
     except typer.Abort:
         raise typer.BadParameter(f"no answer: give --{option} PATH, or --yes to take the first {option}") from None
     numbers = re.split(r"[ ,]+", answer.strip()) if several else [answer]
-    if all(each.isdecimal() and 1 <= int(each) <= len(found) for each in numbers):
-        return [found[int(each) - 1] for each in dict.fromkeys(numbers)]
+    if all(number.isdecimal() and 1 <= int(number) <= len(choices) for number in numbers):
+        return [choices[int(number) - 1] for number in dict.fromkeys(numbers)]
     if (path := Path(answer).expanduser()).exists():
         return [path]
     raise typer.BadParameter(f"expected a number from the list or a path, got {answer!r}")
@@ -210,7 +210,7 @@ def _ask(option: str, looked_for: str, shown: dict[Path, str], *, yes: bool) -> 
 def _pairs(chosen: list[Path], against: Path | None, checkpoints: Sequence[Path]) -> dict[Path, Path]:
     """Return the original of each model that has one: the given one, or one of the same shape."""
     if against is not None:
-        if against.resolve() in [each.resolve() for each in chosen]:
+        if against.resolve() in [path.resolve() for path in chosen]:
             raise typer.BadParameter(f"--against: expected another model than --model, got {against}")
         return dict.fromkeys(chosen, against.absolute())
     siblings = checkpoints or (sorted(chosen[0].parent.iterdir()) if len(chosen) == 1 else [])
@@ -279,15 +279,19 @@ def _write(here: Root, files: list[Path], sections: dict[str, Any], proposals: l
         for section, entries in sections.items()
     }
     lines["gates"] = [
-        line for each in proposals for line in (*map("# {}".format, each.reasons), *map(gate_line, each.gates))
+        line
+        for proposal in proposals
+        for line in (*map("# {}".format, proposal.reasons), *map(gate_line, proposal.gates))
     ]
     written = insert("# Written by `lmgate init`. Paths are relative to this file.\n", lines, project)
     # Ids of gates are relative to lmgate.yaml; in a baseline that the settings name, to rootdir.
     carrier = _relative(project, here.folder if here.text("baseline") else here.start)
     accepted = {}
-    for each in proposals:
-        gate = parse_marker(each.gates[1][0], (), each.gates[1][1])
-        accepted[f"{carrier}::{gate.label}"] = entry_of(each.score, provenance(baseline.parent, each.score.device))
+    for proposal in proposals:
+        gate = parse_marker(proposal.gates[1][0], (), proposal.gates[1][1])
+        accepted[f"{carrier}::{gate.label}"] = entry_of(
+            proposal.score, provenance(baseline.parent, proposal.score.device)
+        )
     ours: list[Path] = []
     try:
         for file, text in [(project, written), *((file, _INI) for file in ini)]:
@@ -419,17 +423,21 @@ def add_pair(session: Measuring, proposal: Proposal, original: str) -> None:
     window = {key: arguments[key] for key in ("max_length",) if key in arguments}
     other = _measure(session, original, arguments["dataset"], window)
     try:
-        found = compare(score.require_sample(), other.require_sample(), tolerance=Tolerance(_LEAST, relative=True))
+        comparison = compare(score.require_sample(), other.require_sample(), tolerance=Tolerance(_LEAST, relative=True))
     except ComparisonError as error:
         raise ComparisonError(f"{model} and {original} cannot be compared: {error}") from None
-    worst = found.degradation if found.upper is None else found.upper
-    word = "better" if found.degradation < 0 else "worse"
-    today = f"{model} is {100 * abs(found.degradation):.2g}% {word} than {original} today"
+    worst = comparison.degradation if comparison.upper is None else comparison.upper
+    word = "better" if comparison.degradation < 0 else "worse"
+    today = f"{model} is {100 * abs(comparison.degradation):.2g}% {word} than {original} today"
     if not worst <= _MOST:
         raise ComparisonError(f"{today}: beyond {100 * _MOST:g}% it is no longer the same model")
     tolerance = Tolerance(max(_LEAST, math.ceil(1000 * worst) / 1000), relative=True)
-    bound = "with unknown noise" if found.upper is None else f"at most {100 * worst:.2g}% at 95%"
-    shown = f"; the smallest change that this text shows is {100 * found.detectable:.2g}%" if found.detectable else ""
+    bound = "with unknown noise" if comparison.upper is None else f"at most {100 * worst:.2g}% at 95%"
+    shown = (
+        f"; the smallest change that this text shows is {100 * comparison.detectable:.2g}%"
+        if comparison.detectable
+        else ""
+    )
     proposal.gates.append(("no_regression", {**arguments, "tolerance": str(tolerance), "against": original}))
     proposal.reasons.append(f"tolerance {tolerance}: {today}, {bound}{shown}")
 

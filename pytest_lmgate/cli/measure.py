@@ -24,9 +24,9 @@ from pytest_lmgate.errors import ConfigError, EngineError, nearest
 from pytest_lmgate.report.text import ProgressLine, table
 from pytest_lmgate.settings.decoding import convert, parse_fixture_call
 from pytest_lmgate.settings.file import Project, YamlGate, load_project, read_gates
+from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.gates import untaken
 from pytest_lmgate.settings.metrics import METRICS, metric_called
-from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 from pytest_lmgate.settings.session import CacheKey, Options
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ class Measuring:
         for name in ("model", "reference", "dataset"):
             if isinstance(given := arguments.get(name), str):
                 arguments[name] = self.named(given)
-        what = parse_fixture_call(METRICS[metric].fixture, (), arguments)
-        return self.evaluator.evaluate(what) if what.is_number else self.evaluator.compare(what)
+        call = parse_fixture_call(METRICS[metric].fixture, (), arguments)
+        return self.evaluator.evaluate(call) if call.is_number else self.evaluator.compare(call)
 
     def named(self, given: str) -> str:
         """Return a name, or a path as lmgate.yaml would write it."""
@@ -146,15 +146,15 @@ def measure(
 
     from pytest_lmgate.judge.result import FixtureCall
 
-    found: list[tuple[dict[str, Any], FixtureCall]] = []
+    calls: list[tuple[dict[str, Any], FixtureCall]] = []
     with measuring(config=config, cache=cache, device=device, offline=offline, refresh=refresh) as session:
         for values in itertools.product(*axes.values()):
             chosen = dict(zip(axes, values, strict=True))
             score = session.measure(metric, **fixed, **chosen)
-            found.append((chosen, FixtureCall.of("", METRICS[metric].fixture, score)))
-    text = _sweep(metric, swept, found) if swept else _single(found[0][1])
-    show({"measurements": [_facts(chosen, each) for chosen, each in found]}, text, as_json=as_json)
-    if wrong := [each for _, each in found if not math.isfinite(each.value)]:
+            calls.append((chosen, FixtureCall.of("", METRICS[metric].fixture, score)))
+    text = _sweep(metric, swept, calls) if swept else _single(calls[0][1])
+    show({"measurements": [_facts(chosen, call) for chosen, call in calls]}, text, as_json=as_json)
+    if wrong := [call for _, call in calls if not math.isfinite(call.value)]:
         raise EngineError(
             f"{metric} of {wrong[0].model!r} on {wrong[0].dataset!r} is {wrong[0].value}, not a number to judge"
         )
@@ -163,11 +163,11 @@ def measure(
 def _asked(named: Mapping[str, str | None], others: Sequence[str] | None) -> dict[str, list[Any]]:
     """Return the values of arguments that have an option of their own, and of others as ``NAME=VALUE``."""
     axes = {key: _values(key, text) for key, text in named.items() if text is not None}
-    for each in others or ():
-        key, equals, text = each.partition("=")
+    for argument in others or ():
+        key, equals, text = argument.partition("=")
         key = key.strip().replace("-", "_")
         if not equals or not key or key in axes:
-            raise typer.BadParameter(f"--option: expected NAME=VALUE, each name once; got {each!r}")
+            raise typer.BadParameter(f"--option: expected NAME=VALUE, each name once; got {argument!r}")
         axes[key] = _values(key, text)
     return axes
 
@@ -177,45 +177,45 @@ def _values(key: str, text: str) -> list[Any]:
     try:
         whole = yaml.safe_load(text)
         several = isinstance(whole, str | int) and "," in text and text[0] not in "'\"[{"
-        return [yaml.safe_load(each) for each in text.split(",")] if several else [whole]
+        return [yaml.safe_load(item) for item in text.split(",")] if several else [whole]
     except yaml.YAMLError:
         raise typer.BadParameter(f"{key}: expected a value as YAML writes it, got {text!r}") from None
 
 
-def _single(found: FixtureCall) -> str:
+def _single(call: FixtureCall) -> str:
     from pytest_lmgate.report.wording import interval, number
 
-    noise = f" {interval(*found.interval)}, at 95%" if found.interval else ""
+    noise = f" {interval(*call.interval)}, at 95%" if call.interval else ""
     lines = [
-        f"{found.metric} {number(found.value)}{noise}",
-        f"  of {found.model} on {found.dataset}, {found.n:,} {found.unit}s",
-        f"  {found.signature}",
-        f"  from the cache ({found.fingerprint[:12]})"
-        if found.cached
-        else f"  measured in {found.seconds:.1f} s ({found.fingerprint[:12]})",
+        f"{call.metric} {number(call.value)}{noise}",
+        f"  of {call.model} on {call.dataset}, {call.n:,} {call.unit}s",
+        f"  {call.signature}",
+        f"  from the cache ({call.fingerprint[:12]})"
+        if call.cached
+        else f"  measured in {call.seconds:.1f} s ({call.fingerprint[:12]})",
     ]
-    width = max((len(name) for name in found.details), default=0)
-    for name, value in found.details.items():
+    width = max((len(name) for name in call.details), default=0)
+    for name, value in call.details.items():
         lines.append(f"  {name:<{width}}  {f'{value:.6g}' if isinstance(value, int | float) else value}")
     return "\n".join(lines)
 
 
-def _sweep(metric: str, swept: Sequence[str], found: Sequence[tuple[dict[str, Any], FixtureCall]]) -> str:
+def _sweep(metric: str, swept: Sequence[str], calls: Sequence[tuple[dict[str, Any], FixtureCall]]) -> str:
     from pytest_lmgate.report.wording import interval, number
 
     header = (*swept, metric, "95% interval", "scored", "seconds", "")
-    ends = [each.interval or (each.value, each.value) for _, each in found]
+    ends = [call.interval or (call.value, call.value) for _, call in calls]
     low, high = min(min(pair) for pair in ends), max(max(pair) for pair in ends)
     rows = [
         (
             *(str(chosen[key]) for key in swept),
-            number(each.value),
-            interval(*each.interval) if each.interval else "-",
-            f"{each.n:,} {each.unit}s",
-            "cached" if each.cached else f"{each.seconds:.1f}",
-            _bar(each.value, each.interval or (each.value, each.value), low, high),
+            number(call.value),
+            interval(*call.interval) if call.interval else "-",
+            f"{call.n:,} {call.unit}s",
+            "cached" if call.cached else f"{call.seconds:.1f}",
+            _bar(call.value, call.interval or (call.value, call.value), low, high),
         )
-        for chosen, each in found
+        for chosen, call in calls
     ]
     return "\n".join(table(header, rows, names=()))
 
@@ -224,13 +224,13 @@ def _bar(value: float, ends: tuple[float, float], low: float, high: float) -> st
     """Return the value ``o`` in its interval ``---``, in ASCII."""
     if not all(map(math.isfinite, (value, *ends, low, high))) or low == high:
         return ""
-    at, begin, end = (round((_PLOT - 1) * (each - low) / (high - low)) for each in (value, *ends))
+    at, begin, end = (round((_PLOT - 1) * (edge - low) / (high - low)) for edge in (value, *ends))
     marks = ("o" if place == at else "-" if begin <= place <= end else " " for place in range(_PLOT))
     return f"|{''.join(marks)}|"
 
 
-def _facts(chosen: dict[str, Any], found: FixtureCall) -> dict[str, Any]:
-    facts = msgspec.to_builtins(found)
+def _facts(chosen: dict[str, Any], call: FixtureCall) -> dict[str, Any]:
+    facts = msgspec.to_builtins(call)
     return {"options": chosen} | {key: value for key, value in facts.items() if key not in ("test", "fixture")}
 
 
@@ -239,49 +239,49 @@ def find_gate(file: Path, name: str) -> tuple[YamlGate, str]:
     gates, problems = read_gates(file)
     if problems:
         raise ConfigError(problems[0])
-    known: dict[str, YamlGate] = {}
-    for each in gates:
-        known[untaken(each.gate.label, known)] = each
+    gates_by_name: dict[str, YamlGate] = {}
+    for gate in gates:
+        gates_by_name[untaken(gate.gate.label, gates_by_name)] = gate
     label = re.sub(r"^[^\[]*\.ya?ml::", "", name)
     if re.match(r"[^\[]*\.py(::|$)", name):
         raise ConfigError(
             f"{name}: this command runs no Python tests, whose markers and fixtures pytest alone knows: write the "
             f"gate into {file}, with the same names and arguments, and name that one"
         )
-    if label not in known:
-        listed = ", ".join(known) or "none"
-        raise ConfigError(f"{file}: no gate is called {label!r}{nearest(label, known)}; it has {listed}")
-    return known[label], label
+    if label not in gates_by_name:
+        listed = ", ".join(gates_by_name) or "none"
+        raise ConfigError(f"{file}: no gate is called {label!r}{nearest(label, gates_by_name)}; it has {listed}")
+    return gates_by_name[label], label
 
 
 def chosen_protocol(
     project: Project, names: Sequence[str], given: Mapping[str, str | None], others: Sequence[str] | None
-) -> Protocol:
+) -> WindowProtocol:
     """Return the protocol that is given, else that of the gates of lmgate.yaml on a candidate, its reference and data.
 
     Gates that name the reference go before those with a limit or a baseline.
     """
-    asked = _asked(given, others)
-    if asked:
-        if several := next((key for key, values in asked.items() if len(values) > 1), None):
-            raise typer.BadParameter(f"{several}: expected one value, got {len(asked[several])}")
-        return convert({key: value for key, (value,) in asked.items()}, Protocol)
+    options = _asked(given, others)
+    if options:
+        if several := next((key for key, values in options.items() if len(values) > 1), None):
+            raise typer.BadParameter(f"{several}: expected one value, got {len(options[several])}")
+        return convert({key: value for key, (value,) in options.items()}, WindowProtocol)
     candidate, reference, dataset = names
     gates, problems = read_gates(project.file) if project.file else ([], [])
     if problems:
         raise ConfigError(problems[0])
-    with_reference: dict[Protocol, str] = {}
-    without: dict[Protocol, str] = {}
+    with_reference: dict[WindowProtocol, str] = {}
+    without: dict[WindowProtocol, str] = {}
     for entry in gates:
         gate, evaluation = entry.gate, entry.gate.evaluation
         named = evaluation.reference or getattr(gate, "against", None)
         if (evaluation.model, evaluation.dataset) == (candidate, dataset) and named in (None, reference):
             request = evaluation.how
             protocol = request.protocol if isinstance(request, DivergenceRequest) else request
-            if isinstance(protocol, Protocol):
+            if isinstance(protocol, WindowProtocol):
                 windows = structs.replace(protocol, unit="token", average=None)
                 (without if named is None else with_reference).setdefault(windows, gate.label)
-    protocols = with_reference or without or {Protocol(): ""}
+    protocols = with_reference or without or {WindowProtocol(): ""}
     if len(protocols) > 1:
         raise ConfigError(
             f"{project.file}: its gates on {candidate!r} and {dataset!r} measure by several protocols "

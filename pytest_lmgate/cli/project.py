@@ -31,6 +31,7 @@ from pytest_lmgate.settings.session import CacheKey
 from pytest_lmgate.version import __version__
 
 if TYPE_CHECKING:
+    from pytest_lmgate.measure.binding import BoundGate
     from pytest_lmgate.measure.evaluator import Evaluator
 
 _NEEDED = ("torch", "transformers", "tokenizers", "datasets")
@@ -74,8 +75,8 @@ def check(
         except LmgateError as error:
             counts, problems, warnings = "", [str(error)], []
         facts[str(file)] = {"ok": not problems, "problems": problems, "warnings": warnings}
-        lines += [*(problems or [counts]), *(f"warning: {each}" for each in warnings)]
-    ok = all(each["ok"] for each in facts.values())
+        lines += [*(problems or [counts]), *(f"warning: {warning}" for warning in warnings)]
+    ok = all(fact["ok"] for fact in facts.values())
     show({"ok": ok, "files": facts}, "\n".join(lines), as_json=as_json)
     if not ok:
         raise typer.Exit(1)
@@ -94,19 +95,20 @@ def doctor(cache: CacheOption = None, config: ConfigOption = None, as_json: AsJs
         ("lmgate.yaml", lambda: _project(here, config), "No gate runs until this is fixed."),
         ("baseline", lambda: _baseline(here), "Restore it from version control."),
     ]
-    found = []
+    findings = []
     for topic, look, advice in checks:
         try:
-            found += list(look())
+            findings += list(look())
         except (LmgateError, ImportError, OSError) as error:
-            found.append(Finding(topic, str(error), advice, wrong=True))
+            findings.append(Finding(topic, str(error), advice, wrong=True))
     lines = []
-    for each in found:
-        lines.append(f"{'WRONG' if each.wrong else 'ok':<5}  {each.topic:<11}  {each.fact}")
-        lines += [f"{'':20}{each.advice}"] * bool(each.advice)
-    wrong = sum(each.wrong for each in found)
+    for finding in findings:
+        lines.append(f"{'WRONG' if finding.wrong else 'ok':<5}  {finding.topic:<11}  {finding.fact}")
+        if finding.advice:
+            lines.append(f"{'':20}{finding.advice}")
+    wrong = sum(finding.wrong for finding in findings)
     lines.append(f"{counted(wrong, 'thing')} wrong" if wrong else "nothing is wrong")
-    show({"ok": not wrong, "findings": [each._asdict() for each in found]}, "\n".join(lines), as_json=as_json)
+    show({"ok": not wrong, "findings": [finding._asdict() for finding in findings]}, "\n".join(lines), as_json=as_json)
     if wrong:
         raise typer.Exit(1)
 
@@ -116,14 +118,14 @@ def markers(
     as_json: AsJson = False,
 ) -> None:
     """List markers and fixtures with their arguments."""
-    known, width = {**markers_help(), **fixtures_help()}, shutil.get_terminal_size().columns
-    if name and name not in known:
-        raise typer.BadParameter(f"no marker or fixture is called {name!r}{nearest(name, known)}")
+    help_texts, width = {**markers_help(), **fixtures_help()}, shutil.get_terminal_size().columns
+    if name and name not in help_texts:
+        raise typer.BadParameter(f"no marker or fixture is called {name!r}{nearest(name, help_texts)}")
     arguments = [
-        textwrap.fill(f"{each}{f'={default}' if default else ''}: {words}", width, subsequent_indent="    ")
-        for each, (default, words) in (arguments_help(name).items() if name else ())
+        textwrap.fill(f"{argument}{f'={default}' if default else ''}: {words}", width, subsequent_indent="    ")
+        for argument, (default, words) in (arguments_help(name).items() if name else ())
     ]
-    shown = {name: known[name]} if name else known
+    shown = {name: help_texts[name]} if name else help_texts
     last = (
         "\n".join(arguments).replace("``", "")
         if name
@@ -153,20 +155,20 @@ def _read(file: Path, *, looks: bool = False) -> tuple[Project, int, list[str], 
     """
     project = load_project(file.parent, file)
     gates, problems = read_gates(file)
-    warnings, said = [], ""
+    warnings, reason = [], ""
     with measuring(project=project, looks=True) as session:
         for entry in gates:
             try:
-                session.evaluator.check(entry.gate)
+                bound = session.evaluator.bind_gate(entry.gate)
             except LmgateError as error:
-                said = said or (_said_by_pytest(file) if _may_be_users(entry.gate, project) else "")
-                if not _may_be_users(entry.gate, project) or entry.key in said:
+                reason = reason or (_said_by_pytest(file) if _may_be_users(entry.gate, project) else "")
+                if not _may_be_users(entry.gate, project) or entry.key in reason:
                     problems.append(entry.problem(error))
-                elif said != _COLLECTED:
-                    warnings.append(f"{entry.problem(error)}; pytest cannot collect here, which may know it:\n{said}")
+                elif reason != _COLLECTED:
+                    warnings.append(f"{entry.problem(error)}; pytest cannot collect here, which may know it:\n{reason}")
                 continue
             try:
-                warnings += map(entry.problem, _looked(session.evaluator, entry.gate) if looks else [])
+                warnings += map(entry.problem, _opened(session.evaluator, bound) if looks else [])
             except (OfflineError, RequirementError):
                 continue  # on the hub, or for another machine
             except LmgateError as error:
@@ -174,11 +176,12 @@ def _read(file: Path, *, looks: bool = False) -> tuple[Project, int, list[str], 
     return project, len(gates), problems, warnings
 
 
-def _looked(evaluator: Evaluator, gate: Gate) -> list[ConfigError]:
-    """Describe what a gate measures, as a session does before a model runs; say why it can never decide, if so."""
+def _opened(evaluator: Evaluator, bound: BoundGate) -> list[ConfigError]:
+    """Open a gate's models and data, as a session does before a model runs; say why it can never decide, if so."""
     from pytest_lmgate.stats.comparison import no_interval
 
-    measurement, *_ = [evaluator.cached_statistics(evaluation)[0] for evaluation in gate.evaluations]
+    gate, sides = bound.gate, [bound.bound, *([bound.reference] if bound.reference else [])]
+    measurement, *_ = [evaluator.open(side) for side in sides]
     tokenizer = next((model.tokenizer for model in measurement.models if model.tokenizer), None)
     goes_by_noise = isinstance(gate, NoRegression) or gate.confidence is not None
     # A server that is not asked may have any context.
@@ -199,7 +202,7 @@ def _may_be_users(gate: Gate, project: Project) -> bool:
 
 
 def _said_by_pytest(file: Path) -> str:
-    """Return what pytest says of collecting a file's gates; `_COLLECTED` if it has nothing against them."""
+    """Return pytest's error from collecting a file's gates; `_COLLECTED` if there is none."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", f"--lmgate-config={file.absolute()}"]
     done = subprocess.run(
         [*command, str(file.absolute())], cwd=file.absolute().parent, capture_output=True, text=True, check=False
@@ -209,7 +212,7 @@ def _said_by_pytest(file: Path) -> str:
 
 def _counts(project: Project, gates: int) -> str:
     counts = {"model": len(project.spec.models), "dataset": len(project.spec.datasets), "gate": gates}
-    return ", ".join(counted(number, what) for what, number in counts.items())
+    return ", ".join(counted(number, noun) for noun, number in counts.items())
 
 
 def _versions() -> Iterator[Finding]:
@@ -218,10 +221,12 @@ def _versions() -> Iterator[Finding]:
     yield Finding("package", f"pytest-lmgate {__version__}, Python {platform.python_version()}, {platform.platform()}")
     if not any(each.value.startswith("pytest_lmgate") for each in entry_points(group="pytest11")):
         yield Finding("plugin", "not known to pytest", "Install the package with pip, so that pytest loads it.", True)
-    found = versions((*_NEEDED, *_PLUGINS, *QUANTIZERS))
-    absent = [name for name in _NEEDED if found[name] == "absent"]
+    libraries = versions((*_NEEDED, *_PLUGINS, *QUANTIZERS))
+    absent = [name for name in _NEEDED if libraries[name] == "absent"]
     advice = f"Install {', '.join(absent)} with pip." if absent else ""
-    shown = ", ".join(f"{name} {version}" for name, version in found.items() if version != "absent" or name in absent)
+    shown = ", ".join(
+        f"{name} {version}" for name, version in libraries.items() if version != "absent" or name in absent
+    )
     yield Finding("libraries", shown, advice, wrong=bool(absent))
     lacking = {engine for engine, (module, _) in _ENGINES.items() if find_spec(module) is None}
     yield Finding("engines", ", ".join(f"{engine} {'no' if engine in lacking else 'yes'}" for engine in BACKENDS))
@@ -241,16 +246,16 @@ def _cache(here: Root, given: str | None) -> Iterator[Finding]:
     folder, key = here.cache(given), CacheKey.from_environment()
     entries = find_entries(folder)
     broken = [entry for entry in entries if entry.state not in ("set aside", "newer") and check(entry, key)]
-    place = next(each for each in (folder, *folder.parents) if each.exists())
+    place = next(path for path in (folder, *folder.parents) if path.exists())
     fact = f"{folder}: {counted(len(entries), 'entry')}, {byte_size(sum(entry.size for entry in entries))}"
     advice = f"{len(broken)} of them cannot be trusted: `lmgate cache verify` names them." if broken else ""
     if not place.is_dir() or not os.access(place, os.W_OK):
         advice = f"{place} cannot be written: new measurements are not kept."
-    yield Finding("cache", fact + ", signed" * (key is not None), advice, wrong=bool(advice))
+    yield Finding("cache", fact if key is None else f"{fact}, signed", advice, wrong=bool(advice))
 
 
 def _project(here: Root, given: str | None) -> Iterator[Finding]:
-    from pytest_lmgate.engines.registry import BACKENDS, backend_of
+    from pytest_lmgate.engines.registry import BACKENDS, backend_name
 
     yield Finding("rootdir", f"{here.folder}{f', by {here.ini.name}' if here.ini else ''}")
     project = load_project(here.start, here.project_file(given))
@@ -272,7 +277,7 @@ def _project(here: Root, given: str | None) -> Iterator[Finding]:
             yield Finding("model", unknown, "Only pytest knows whether a conftest registers it.")
             continue
         try:
-            module, extra = _ENGINES.get(backend_of(model, name, {}).name, ("", ""))
+            module, extra = _ENGINES.get(backend_name(name, model, {}), ("", ""))
         except LmgateError as error:
             yield Finding("model", str(error), "Correct the entry.", wrong=True)
             continue

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def report(
     file: Annotated[Path, typer.Argument(metavar="REPORT.json", help="Written by --lmgate-report json:REPORT.json.")],
-    html: Annotated[str, typer.Option("--html", metavar="FILE", help="One page that needs no network.")] = "",
+    html: Annotated[str, typer.Option("--html", metavar="FILE", help="Write a self-contained HTML page.")] = "",
     markdown: Annotated[str, typer.Option("--markdown", metavar="FILE", help="For a pull request; - is stdout.")] = "",
     openmetrics: Annotated[str, typer.Option("--openmetrics", metavar="FILE", help="For GitLab, Prometheus.")] = "",
     github: Annotated[bool, typer.Option("--github", help="Print annotations of GitHub Actions.")] = False,

@@ -147,9 +147,9 @@ def read_rows(
     elif path.suffix in READERS:
         rows = READERS[path.suffix](path, name)
     else:
-        known = ", ".join([*TEXT_SUFFIXES, *READERS])
+        suffixes = ", ".join([*TEXT_SUFFIXES, *READERS])
         raise DataError(
-            f"dataset {name!r}: expected a file ending in {known}, or a folder saved by datasets; got {path}"
+            f"dataset {name!r}: expected a file ending in {suffixes}, or a folder saved by datasets; got {path}"
         )
     return islice(rows, spec.limit) if spec.sample is None else iter(drawn(rows, spec.sample, name))
 
@@ -185,10 +185,10 @@ def drawn(rows: Iterable[Any], sample: Sample, name: str) -> list[Any]:
             f"dataset {name!r}: sample: by: expected rows={len(counts):,} or more, one for each value of "
             f"{sample.by!r}, got {sample.rows:,}; draw more rows, or leave out by:"
         )
-    found = []
+    drawn_rows = []
     for label, count in _shares(counts, sample.rows).items():
-        found += sorted(kept[label], key=lambda one: -one[0])[:count]
-    return [row for _, _, row in sorted(found, key=lambda one: one[1])]
+        drawn_rows += sorted(kept[label], key=lambda one: -one[0])[:count]
+    return [row for _, _, row in sorted(drawn_rows, key=lambda one: one[1])]
 
 
 def _stratum(row: Any, column: str, name: str, index: int) -> str:
@@ -207,7 +207,7 @@ def _shares(sizes: Mapping[Hashable, int], rows: int) -> dict[Hashable, int]:
     """
     shares: dict[Hashable, int] = {}
     left = dict(sizes)
-    while small := [each for each, size in left.items() if size * (rows - len(shares)) < sum(left.values())]:
+    while small := [stratum for stratum, size in left.items() if size * (rows - len(shares)) < sum(left.values())]:
         for stratum in small:
             shares[stratum] = 1
             del left[stratum]
@@ -215,7 +215,7 @@ def _shares(sizes: Mapping[Hashable, int], rows: int) -> dict[Hashable, int]:
     quotas = {stratum: divmod(size * room, total) for stratum, size in left.items()}
     extra = room - sum(whole for whole, _ in quotas.values())
     by_remainder = sorted(quotas, key=lambda stratum: -quotas[stratum][1])
-    return shares | {each: quotas[each][0] + (place < extra) for place, each in enumerate(by_remainder)}
+    return shares | {stratum: quotas[stratum][0] + (place < extra) for place, stratum in enumerate(by_remainder)}
 
 
 def _require_content(path: Path | None, name: str) -> None:
@@ -262,8 +262,8 @@ def _text(row: Any, index: int, column: str, name: str, *, key: str = "text") ->
     if not isinstance(row[column], str):
         kind = type(row[column]).__name__
         raise DataError(f"dataset {name!r}: row {index}: column {column!r}: expected text, got {kind}")
-    found: str = row[column]
-    return found
+    text: str = row[column]
+    return text
 
 
 def rows_in_memory(dataset: Any, *, of: str) -> Iterable[Any]:

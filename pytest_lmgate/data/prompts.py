@@ -42,17 +42,17 @@ def make_task(rows: Sequence[Row], spec: DatasetSpec, *, name: str, examples: Se
         answer = _references(row, spec, shown, index, file=spec.examples)[0]
         utf8(answer, f"dataset {shown!r}: row {index}: references")
         shots.append((ask(row, shown, index), answer))
-    asked: list[Prompt]
+    prompts: list[Prompt]
     if spec.messages is None:
-        asked = [ask(row, name, index) for index, row in enumerate(rows)]
+        prompts = [ask(row, name, index) for index, row in enumerate(rows)]
     else:
-        asked = [chat_in(row, spec.messages, name, index) for index, row in enumerate(rows)]
+        prompts = [chat_in(row, spec.messages, name, index) for index, row in enumerate(rows)]
     references = tuple(_references(row, spec, name, index, file=spec.path) for index, row in enumerate(rows))
-    answered = [[(str(each), text) for text in texts] for each, texts in zip(asked, references, strict=True)]
+    answered = [[(str(prompt), text) for text in texts] for prompt, texts in zip(prompts, references, strict=True)]
     require_unseen(shots, answered, name)
     prompts = [
-        shown_after(shots, each, chat=spec.chat, system=spec.system) if isinstance(each, str) else each
-        for each in asked
+        shown_after(shots, prompt, chat=spec.chat, system=spec.system) if isinstance(prompt, str) else prompt
+        for prompt in prompts
     ]
     return TextTask(name, tuple(prompts), references, tuple(rows))
 
@@ -61,8 +61,10 @@ def require_unseen(shots: Sequence[tuple[str, str]], rows: Sequence[Sequence[tup
     """Refuse `shots`, each a question and its answer, that are among the rows, each with its right answers."""
     if not shots:
         return
-    known = {(_normalized(asked), _normalized(right)): place for place, row in enumerate(rows) for asked, right in row}
-    places = [known.get((_normalized(asked), _normalized(answer))) for asked, answer in shots]
+    known = {
+        (_normalized(question), _normalized(right)): place for place, row in enumerate(rows) for question, right in row
+    }
+    places = [known.get((_normalized(question), _normalized(answer))) for question, answer in shots]
     shown = [f"example {number} is row {place}" for number, place in enumerate(places) if place is not None]
     if shown:
         more = f", and {len(shown) - 3} more" if len(shown) > 3 else ""
@@ -81,10 +83,10 @@ def shown_after(shots: Sequence[tuple[str, str]], prompt: str, *, chat: bool, sy
     """Put the system text and the `shots`, each a question and its answer, before a prompt."""
     if chat:
         turns = [("system", system)] if system else []
-        for asked, answered in shots:
-            turns += [("user", asked), ("assistant", answered)]
+        for question, answered in shots:
+            turns += [("user", question), ("assistant", answered)]
         return (*turns, ("user", prompt))
-    return "\n\n".join([*([system] if system else []), *(asked + answered for asked, answered in shots), prompt])
+    return "\n\n".join([*([system] if system else []), *(question + answered for question, answered in shots), prompt])
 
 
 def chat_in(row: Row, column: str, name: str, index: int) -> Chat:
@@ -157,7 +159,7 @@ def _references(row: Row, spec: DatasetSpec, name: str, index: int, *, file: str
         return ()  # of an entry without `references`
     # CSV has no null.
     missing = (None, "") if file is not None and file.endswith((".csv", ".tsv")) else (None,)
-    found: list[str] = []
+    references: list[str] = []
     for column in columns:
         value = _present(row, column, name, index, what="references")
         texts = value if isinstance(value, list | tuple) else [value]
@@ -166,12 +168,12 @@ def _references(row: Row, spec: DatasetSpec, name: str, index: int, *, file: str
                 f"dataset {name!r}: row {index}: references: column {column!r}: expected text or a list of texts, "
                 f"got {value!r:.60}"
             )
-        found += [text for text in texts if text not in missing]
-    if not found:
+        references += [text for text in texts if text not in missing]
+    if not references:
         raise DataError(
             f"dataset {name!r}: row {index}: expected at least one reference, got none in {', '.join(columns)}"
         )
-    return tuple(found)
+    return tuple(references)
 
 
 def _present(row: Row, column: str, name: str, index: int, *, what: str) -> Any:

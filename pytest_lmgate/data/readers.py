@@ -152,7 +152,7 @@ def hub_rows(spec: DatasetSpec, name: str, offline: bool) -> Iterable[Any]:
     before = datasets.config.HF_HUB_OFFLINE
     try:
         datasets.config.HF_HUB_OFFLINE = offline or before
-        found = datasets.load_dataset(
+        loaded = datasets.load_dataset(
             spec.hub, spec.name, split=spec.split, revision=spec.revision, download_mode=mode, download_config=config
         )
     except Exception as error:
@@ -166,18 +166,18 @@ def hub_rows(spec: DatasetSpec, name: str, offline: bool) -> Iterable[Any]:
         ) from error
     finally:
         datasets.config.HF_HUB_OFFLINE = before
-    return _split(found, spec, name)
+    return _split(loaded, spec, name)
 
 
-def _split(found: Any, spec: DatasetSpec, name: str) -> Iterable[Any]:
-    if not hasattr(found, "keys"):
-        if spec.hub is None and spec.split not in (None, str(found.split)):
+def _split(loaded: Any, spec: DatasetSpec, name: str) -> Iterable[Any]:
+    if not hasattr(loaded, "keys"):
+        if spec.hub is None and spec.split not in (None, str(loaded.split)):
             raise DataError(f"dataset {name!r}: split: expected none, as {spec.path} is one split, got {spec.split!r}")
-        return found  # type: ignore[no-any-return]
-    splits = list(found.keys())
+        return loaded  # type: ignore[no-any-return]
+    splits = list(loaded.keys())
     chosen = splits[0] if spec.split is None and len(splits) == 1 else spec.split
     if chosen in splits:
-        return found[chosen]  # type: ignore[no-any-return]
+        return loaded[chosen]  # type: ignore[no-any-return]
     raise DataError(f"dataset {name!r}: set split: to one of {', '.join(splits)}; got {spec.split!r}")
 
 

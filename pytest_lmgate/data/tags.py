@@ -29,12 +29,12 @@ def row_tags(row: Any, columns: Sequence[str], name: str, index: int) -> tuple[_
 
 def tags_by_column(rows: Sequence[Sequence[_Value]], columns: Sequence[str]) -> Tags:
     """Return the tag of each row; more than 10 different numbers are cut into 4 ranges of about equal size."""
-    found = {}
+    tags = {}
     for place, column in enumerate(columns):
         values = [row[place] for row in rows]
         numbers = _numbers(values)
-        found[column] = tuple(_ranges(numbers) if len(set(numbers)) > _MANY else map(str, values))
-    return found
+        tags[column] = tuple(_ranges(numbers) if len(set(numbers)) > _MANY else map(str, values))
+    return tags
 
 
 def _numbers(values: Sequence[_Value]) -> list[float]:
@@ -63,6 +63,7 @@ def _ranges(numbers: Sequence[float]) -> list[str]:
     edges = sorted({ordered[len(ordered) * part // _RANGES] for part in range(_RANGES)})
     words = []
     for low, following in pairwise([*edges, math.inf]):
-        held = [number for number in ordered if low <= number < following]
-        words.append(f"{held[0]:.6g}" if held[0] == held[-1] else f"{held[0]:.6g} to {held[-1]:.6g}")
+        within = [number for number in ordered if low <= number < following]
+        first, last = within[0], within[-1]
+        words.append(f"{first:.6g}" if first == last else f"{first:.6g} to {last:.6g}")
     return [words[bisect_right(edges, number) - 1] for number in numbers]

@@ -45,7 +45,7 @@ from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.errors import ConfigError, ModelError, nearest
 from pytest_lmgate.identity.files import Snapshot
 from pytest_lmgate.settings.entries import ModelSpec
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.requests import Request, Requests
 from pytest_lmgate.windows.tokens import PromptIds, TokenizerFacts
 
@@ -255,12 +255,12 @@ class Option(NamedTuple):
     texts: tuple[str, ...] = ()
 
 
-def unheard(_: str) -> None:
+def discard_note(_: str) -> None:
     """Hear a note where nobody does; unlike a lambda, it travels to workers of a cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class ModelEntry:
     """A model's entry in lmgate.yaml, and what helps a backend to describe the model.
 
     Attributes:
@@ -295,7 +295,7 @@ class Entry:
     worker: int | None = None
     run: str = ""
     logs: Path | None = None
-    note: Callable[[str], None] = unheard
+    note: Callable[[str], None] = discard_note
 
     @property
     def threads(self) -> int:
@@ -422,7 +422,7 @@ class Backend(Protocol):
     kinds: frozenset[Kind] = frozenset({"causal"})
     offers: frozenset[Offer] = frozenset({"score"})
 
-    def describe(self, entry: Entry) -> Model:
+    def describe(self, entry: ModelEntry) -> Model:
         """Describe a model without loading it.
 
         Raises:

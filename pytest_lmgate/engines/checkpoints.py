@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_lmgate.data.readers import is_lfs_pointer, pull_hint
-from pytest_lmgate.engines.base import Entry, Kind, Model, Runner
+from pytest_lmgate.engines.base import Kind, Model, ModelEntry, Runner
 from pytest_lmgate.errors import ConfigError, ModelError, OfflineError
 from pytest_lmgate.identity.files import Snapshot, checkpoint_files, folders_below, is_file, texts_in
 
@@ -284,7 +284,7 @@ def _positive(value: object) -> int | None:
     return int(value)
 
 
-def checkpoint_folder(entry: Entry, engine: str) -> Path:
+def checkpoint_folder(entry: ModelEntry, engine: str) -> Path:
     """Return the folder of a model's entry, fetched if it is of the hub."""
     spec, name = entry.spec, entry.name
     if spec.path is not None:
@@ -356,7 +356,7 @@ def _has_weights(folder: Path) -> bool:
     return all((folder / shard).exists() for shard in shards)
 
 
-def find_tokenizer(entry: Entry, tokenizer: str) -> Path:
+def find_tokenizer(entry: ModelEntry, tokenizer: str) -> Path:
     """Return the folder that ``tokenizer:`` of an entry names, fetched if it is a hub id."""
     folder = entry.path(tokenizer)
     if not folder.is_dir():
@@ -377,7 +377,7 @@ class TokenizerFolder:
     trust_remote_code: bool = False
 
     @classmethod
-    def of(cls, entry: Entry, own: Path | None = None) -> TokenizerFolder:
+    def of(cls, entry: ModelEntry, own: Path | None = None) -> TokenizerFolder:
         """Return the folder that an entry names, fetched if it is of the hub, or else the model's `own`."""
         name, spec = entry.name, entry.spec
         path = own if spec.tokenizer_path is None else find_tokenizer(entry, spec.tokenizer_path)
@@ -415,7 +415,7 @@ class Contents(NamedTuple):
     snapshot: Snapshot  # the status of files and folders
     hashed: frozenset[str]  # paths of the files
     parts: Mapping[str, Path]  # the folders ``model``, ``tokenizer`` and ``adapter``
-    entry: Entry  # the model's entry
+    entry: ModelEntry  # the model's entry
     tokenizer: TokenizerFolder
     unknown: str  # why it is not known what code runs; empty if it is, or if the user gave a revision
 
@@ -441,7 +441,7 @@ class Contents(NamedTuple):
         return sorted((there ^ self.hashed) | (set(moved) & self.hashed))
 
 
-def contents_of(entry: Entry, *, model: Path, tokenizer: TokenizerFolder, adapter: Path | None = None) -> Contents:
+def contents_of(entry: ModelEntry, *, model: Path, tokenizer: TokenizerFolder, adapter: Path | None = None) -> Contents:
     """Hash the folders of a model, of its tokenizer, which may be the same, and of its adapter."""
     spec, parts = entry.spec, {"model": model, "tokenizer": tokenizer.path}
     if adapter is not None:
@@ -462,7 +462,7 @@ def contents_of(entry: Entry, *, model: Path, tokenizer: TokenizerFolder, adapte
     return Contents(ingredients, snapshot, paths, parts, entry, tokenizer, unknown)
 
 
-def _files(parts: Mapping[str, Path], entry: Entry, tokenizer: TokenizerFolder) -> dict[str, Path]:
+def _files(parts: Mapping[str, Path], entry: ModelEntry, tokenizer: TokenizerFolder) -> dict[str, Path]:
     """Return the files of a model's parts by their names in an address."""
     files = tokenizer.named_files
     for part, where in parts.items():

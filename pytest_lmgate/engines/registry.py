@@ -15,7 +15,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 import pytest_lmgate
-from pytest_lmgate.engines.base import Backend, Entry, Model
+from pytest_lmgate.engines.base import Backend, Model, ModelEntry
 from pytest_lmgate.errors import ConfigError, LmgateError, ModelError, nearest
 from pytest_lmgate.identity.code import home_of_file
 from pytest_lmgate.settings.entries import ModelSpec
@@ -60,14 +60,13 @@ def backend_name(name: str, spec: ModelSpec, users: Mapping[str, Backend]) -> st
     return wanted
 
 
-def backend_of(spec: ModelSpec, name: str, users: Mapping[str, Backend]) -> Backend:
-    """Return the engine of an entry."""
-    wanted = backend_name(name, spec, users)
-    found: Backend = users[wanted] if wanted in users else resolve_name(BACKENDS[wanted][0])()
-    return found
+def backend_called(name: str, users: Mapping[str, Backend]) -> Backend:
+    """Return the engine of a name that `backend_name` gave."""
+    backend: Backend = users[name] if name in users else resolve_name(BACKENDS[name][0])()
+    return backend
 
 
-def described(backend: Backend, entry: Entry) -> Model:
+def described(backend: Backend, entry: ModelEntry) -> Model:
     """Describe a model by an engine, whose name becomes part of the address."""
     try:
         model = backend.describe(entry)

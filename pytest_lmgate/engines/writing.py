@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.engines.base import Drawn
 from pytest_lmgate.errors import NonFiniteError
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.tokens import PromptIds
 
 # Tokens without a character of their own, which may be among those of a stop string.

@@ -18,13 +18,14 @@ import numpy as np
 from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.errors import ComparisonError, LmgateError, MetricInputError, escape_controls
 from pytest_lmgate.metrics.targets import TargetLayout
-from pytest_lmgate.settings.gates import EvaluationSpec, Tolerance
+from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.stats.comparison import Comparison
 from pytest_lmgate.stats.means import merged_rows, window_blocks
 from pytest_lmgate.stats.paired import compare
 from pytest_lmgate.stats.sample import ByRow, Sample
 
 if TYPE_CHECKING:
+    from pytest_lmgate.measure.binding import Bound, BoundGate
     from pytest_lmgate.measure.evaluator import Evaluator
     from pytest_lmgate.measure.targets import PlacesCache, Targets
     from pytest_lmgate.windows.places import TargetPlaces
@@ -123,20 +124,19 @@ class Attribution:
 
 def attribute(
     evaluator: Evaluator,
-    what: EvaluationSpec,
-    against: EvaluationSpec | None,
+    gate: BoundGate,
     samples: tuple[Sample, Sample],
     found: Comparison,
     cache: PlacesCache,
 ) -> Attribution | None:
     """Return where the candidate got worse; None if there is nothing to say.
 
-    The evaluator has evaluated both sides, `what` and `against`, which is None for the committed baseline. The `cache`
+    The evaluator has evaluated the gate's model, and its reference unless that is the committed baseline. The `cache`
     keeps what was found of the last gate's text.
     """
     candidate, reference = samples[0], with_rows(samples[1], samples[0])
-    passages = _attempted(partial(_of_likelihoods, evaluator, what, against, (candidate, reference), cache))
-    tags = _attempted(partial(_of_tags, evaluator, what, candidate, reference, found))
+    passages = _attempted(partial(_of_likelihoods, evaluator, gate, (candidate, reference), cache))
+    tags = _attempted(partial(_of_tags, evaluator, gate.bound, candidate, reference, found))
     where = replace(passages, tags=tags.tags, more_tags=tags.more_tags, notes=passages.notes + tags.notes)
     return where if where.passages or where.tags or where.notes else None
 
@@ -153,11 +153,11 @@ def _attempted(part: Callable[[], Attribution]) -> Attribution:
 
 
 def _of_tags(
-    evaluator: Evaluator, what: EvaluationSpec, candidate: Sample, reference: Sample, found: Comparison
+    evaluator: Evaluator, bound: Bound, candidate: Sample, reference: Sample, found: Comparison
 ) -> Attribution:
     from pytest_lmgate.measure.targets import tags_of
 
-    tags = tags_of(evaluator, what)
+    tags = tags_of(evaluator, bound)
     if not tags:
         return Attribution()
     if candidate.by_row is None:
@@ -222,20 +222,19 @@ def with_rows(reference: Sample, candidate: Sample) -> Sample:
 
 def _of_likelihoods(
     evaluator: Evaluator,
-    what: EvaluationSpec,
-    against: EvaluationSpec | None,
+    gate: BoundGate,
     samples: tuple[Sample, Sample],
     cache: PlacesCache,
 ) -> Attribution:
     from pytest_lmgate.measure.targets import UNPLACED, targets_of
 
-    here = targets_of(evaluator, what, cache)
+    here, against = targets_of(evaluator, gate.bound, cache), gate.reference
     if here is None:
         return Attribution()
     there = None if against is None else targets_of(evaluator, against, cache)
     if there is None or there.layout.targets != here.layout.targets:
         kept = "the baseline keeps no tokens" if against is None else "the two models tokenize the text differently"
-        where = _by_sums(here, *samples, unit=getattr(what.how, "unit", "token"))
+        where = _by_sums(here, *samples, unit=getattr(gate.bound.what.how, "unit", "token"))
         return replace(where, notes=(f"{kept}: only sums of {samples[0].clustered_by} are compared",))
     places = here.places or there.places
     text = None if places is None else _Text(here, places)

@@ -349,7 +349,10 @@ def write_baseline(
     left: list[str] = []
 
     def change(before: Mapping[str, BaselineEntry]) -> dict[str, BaselineEntry]:
-        entries = {**before, **{name: _dated(before.get(name), entry) for name, entry in new.items()}}
+        entries = {
+            **before,
+            **{name: _keep_if_only_date_changed(before.get(name), entry) for name, entry in new.items()},
+        }
         without = [] if used is None or update == "new" else _without_gate(before, [*used, *new])
         unused[:] = filter(was_looked_for, without)
         left[:] = itertools.filterfalse(was_looked_for, without)
@@ -399,7 +402,7 @@ def _without_gate(entries: Mapping[str, BaselineEntry], used: Sequence[str]) -> 
     return [name for name in entries if name not in known]
 
 
-def _dated(old: BaselineEntry | None, new: BaselineEntry) -> BaselineEntry:
+def _keep_if_only_date_changed(old: BaselineEntry | None, new: BaselineEntry) -> BaselineEntry:
     """Return the new entry, or the old one if only date and commit differ, so that diffs show changes only."""
     if old is None:
         return new

@@ -7,6 +7,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +29,19 @@ from pytest_lmgate.judge.verdict import (
     require_a_share,
     worst_rows,
 )
-from pytest_lmgate.measure.evaluator import Evaluator
+from pytest_lmgate.measure.binding import Bound, BoundGate
+from pytest_lmgate.measure.evaluator import Evaluator, Expect
 from pytest_lmgate.measure.targets import PlacesCache
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.settings.gates import EvaluationSpec, Gate, LimitGate, NoRegression
+from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
+from pytest_lmgate.settings.gates import Gate, LimitGate, NoRegression
 from pytest_lmgate.settings.metrics import METRICS
 from pytest_lmgate.settings.options import find_project_file
-from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.stats.comparison import Comparison
 from pytest_lmgate.stats.paired import known_differences, scored_differently
 
-_ANEW = "; if this is intended, update the baseline with --lmgate-update"
-Resolve = Callable[[Any], Any]
+_UPDATE_HINT = "; if this is intended, update the baseline with --lmgate-update"
 
 
 class Judge:
@@ -52,21 +53,12 @@ class Judge:
         self.entries: dict[str, BaselineEntry] = {}
         """Entries for the baseline file, by gate."""
 
-    def judge(
-        self,
-        gate: Gate,
-        identity: str,
-        test: str,
-        resolve: Resolve = lambda given: given,
-        place: tuple[str, int] = ("", 0),
-    ) -> tuple[Verdict, Exception | None]:
-        """Return a gate's verdict, and the exception behind an error if it is a `RequirementError` or not one of ours.
-
-        The test of a gate of lmgate.yaml has the gate's own id, `resolve` replaces a fixture reference by the fixture's
-        value, and `place` is the gate's file and line.
-        """
-        what, started, looked_up = gate.evaluation, time.monotonic(), len(self.evaluator.measurements.lookups)
-        blank = Verdict.unmeasured(
+    def unmeasured(
+        self, gate: Gate, identity: str, test: str, place: tuple[str, int] = ("", 0), message: str = ""
+    ) -> Verdict:
+        """Return the verdict of a gate that is not measured, which is an error; its `place` is its file and line."""
+        what = gate.evaluation
+        return Verdict.unmeasured(
             id=identity,
             test=test,
             marker=gate.marker,
@@ -77,21 +69,41 @@ class Judge:
             arguments=self._options.arguments,
             file=place[0],
             line=place[1],
+            message=message,
         )
+
+    def judge(
+        self,
+        bound: BoundGate,
+        identity: str,
+        test: str,
+        resolve: Callable[[Any], Any] = lambda given: given,
+        place: tuple[str, int] = ("", 0),
+    ) -> tuple[Verdict, Exception | None]:
+        """Return a gate's verdict, and the exception behind an error if it is a `RequirementError` or not one of ours.
+
+        The test of a gate of lmgate.yaml has the gate's own id, and `resolve` replaces a fixture reference by the
+        fixture's value: a gate with fixtures is bound again, now that these have run.
+        """
+        gate, started, looked_up = bound.gate, time.monotonic(), len(self.evaluator.measurements.lookups)
+        blank = self.unmeasured(gate, identity, test, place)
         try:
+            if bound.has_fixtures:
+                bound = self.evaluator.bind_gate(gate, resolve)
             entry = None
-            if isinstance(gate, NoRegression) and gate.reference is None and not self.baselines.is_updated(identity):
-                entry = self.baselines.require(identity, test, what, lambda: self._shared(what.resolved(resolve)))
-            with contextlib.nullcontext() if entry is None else self.evaluator.expecting(_expect(entry)):
-                score = self.evaluator.evaluate(what.resolved(resolve))
+            if isinstance(gate, NoRegression) and gate.uses_baseline and not self.baselines.is_updated(blank.id):
+                shared = partial(self._shared, bound.bound)
+                entry = self.baselines.require(blank.id, blank.test, gate.evaluation, shared)
+            expect = (lambda _: None) if entry is None else _expect(entry)
+            score = self.evaluator.evaluate(bound.bound, expect)
             if isinstance(gate, LimitGate):
                 verdict = self._by_limit(blank, gate, score)
             elif entry is not None:
-                verdict = self._judged(blank, gate, score, *self._with_entry(gate, score, entry, _ANEW), resolve)
-            elif gate.reference is None:
+                verdict = self._judged(blank, gate, score, *self._with_entry(gate, score, entry, _UPDATE_HINT), bound)
+            elif bound.reference is None:
                 verdict = self._updated(blank, gate, score)
             else:
-                verdict = self._by_reference(blank, gate, score, resolve)
+                verdict = self._by_reference(blank, gate, score, bound, bound.reference)
         except LmgateError as error:
             lacking = error if isinstance(error, RequirementError) else None
             return replace(blank, message=str(error), seconds=time.monotonic() - started), lacking
@@ -99,7 +111,7 @@ class Judge:
             message = escape_controls(f"{type(error).__name__}: {error}")
             return replace(blank, message=message, seconds=time.monotonic() - started), error
         with contextlib.suppress(Exception):  # of an engine of the user's: the verdict stands without the hint
-            verdict = replace(verdict, layers=self._layers(gate) if verdict.failed else "")
+            verdict = replace(verdict, layers=self._layers(bound) if verdict.failed else "")
         return replace(verdict, cache=self._explained(looked_up)), None
 
     def _by_limit(self, blank: Verdict, gate: LimitGate, score: Score) -> Verdict:
@@ -129,15 +141,16 @@ class Judge:
             spread=histogram_of(score, score.require_sample()) if is_distance else None,
         )
 
-    def _by_reference(self, blank: Verdict, gate: NoRegression, score: Score, resolve: Resolve) -> Verdict:
-        assert gate.reference is not None
-        reference = self.evaluator.evaluate(gate.reference.resolved(resolve))
-        against = f"model {gate.reference.model_name!r}"
+    def _by_reference(
+        self, blank: Verdict, gate: NoRegression, score: Score, bound: BoundGate, other: Bound
+    ) -> Verdict:
+        reference, name = self.evaluator.evaluate(other), gate.against_name
+        against = f"model {name!r}"
         # Two engines may compute different numbers from the same weights: a gate between them can fail.
         same = bool(score.content) and (score.content, score.fingerprint) == (reference.content, reference.fingerprint)
         if score.weights and score.weights == reference.weights and not gate.same:
             raise ComparisonError(
-                f"{gate.evaluation.model_name!r} has the same weights as {gate.reference.model_name!r}, digest by "
+                f"{gate.evaluation.model_name!r} has the same weights as {name!r}, digest by "
                 "digest, and runs in the same way: check the path of both; if this is meant, because only a template "
                 "or config.json changed, write same: true"
             )
@@ -145,7 +158,7 @@ class Judge:
         found = _compared(gate, samples, against, same=same)
         self._say_parts(score, samples, against)
         seconds, cached = score.seconds + reference.seconds, score.cached and reference.cached
-        return replace(self._judged(blank, gate, score, samples, found, resolve), seconds=seconds, cached=cached)
+        return replace(self._judged(blank, gate, score, samples, found, bound), seconds=seconds, cached=cached)
 
     def _updated(self, blank: Verdict, gate: NoRegression, score: Score) -> Verdict:
         try:  # which fails the next session, not the one that writes the entry
@@ -166,10 +179,10 @@ class Judge:
             previous=self._previous(gate, score, self.baselines.read().get(blank.id)),
         )
 
-    def _shared(self, what: EvaluationSpec) -> Mapping[str, str]:
+    def _shared(self, bound: Bound) -> Mapping[str, str]:
         """Return what a comparison with this evaluation must have in common; nothing if that is not known."""
         with contextlib.suppress(LmgateError):
-            return self.evaluator.cached_statistics(what)[0].shared
+            return {} if bound.measurement is None else self.evaluator.open(bound).shared
         return {}
 
     def _with_entry(
@@ -202,22 +215,22 @@ class Judge:
             )
 
     def _judged(
-        self, blank: Verdict, gate: NoRegression, score: Score, samples: Samples, found: Comparison, resolve: Resolve
+        self, blank: Verdict, gate: NoRegression, score: Score, samples: Samples, found: Comparison, bound: BoundGate
     ) -> Verdict:
         where = None
         if found.decision != "pass":
-            against = None if gate.reference is None else gate.reference.resolved(resolve)
-            where = attribute(self.evaluator, gate.evaluation.resolved(resolve), against, samples, found, self._places)
+            where = attribute(self.evaluator, bound, samples, found, self._places)
         return compared_verdict(blank, score, samples, found, strict=self._options.strict, where=where)
 
-    def _layers(self, gate: Gate) -> str:
+    def _layers(self, bound: BoundGate) -> str:
         """Return the command `lmgate why` for these models; empty if it does not support them."""
-        what, how = gate.evaluation, gate.evaluation.how
-        reference = what.reference or (gate.against if isinstance(gate, NoRegression) else None)
+        what = bound.bound.what
+        how, reference = what.how, what.reference or (bound.reference.what.model if bound.reference else None)
         names = (what.model, what.dataset, reference)
-        if not isinstance(how, Protocol | DivergenceRequest) or not all(isinstance(name, str) for name in names):
+        if not isinstance(how, WindowProtocol | DivergenceRequest) or not all(isinstance(name, str) for name in names):
             return ""
-        ours, theirs = (self.evaluator.resolver.model(name) for name in (what.model, reference))
+        other = bound.bound.reference or (bound.reference.model if bound.reference else None)
+        ours, theirs = (self.evaluator.resolver.model(ref) for ref in (bound.bound.model, other))
         if any(model.kind != "causal" or "backend" in model.runtime for model in (ours, theirs)):
             return ""  # of another engine, or of two architectures
         if (ours.device, ours.dtype, ours.architecture) != (theirs.device, theirs.dtype, theirs.architecture):
@@ -240,10 +253,10 @@ class Judge:
         )
 
 
-def _protocol_options(protocol: Protocol) -> list[str]:
+def _protocol_options(protocol: WindowProtocol) -> list[str]:
     """Return the options by which a command takes the windows of a protocol."""
     options = ["--protocol", protocol.name]
-    for field in structs.fields(Protocol):
+    for field in structs.fields(WindowProtocol):
         if field.name not in ("name", "unit", "average") and (value := getattr(protocol, field.name)) != field.default:
             has_option = field.name in ("max_length", "stride")
             written = "null" if value is None else str(value).lower()
@@ -265,11 +278,11 @@ def _is_share(gate: NoRegression) -> bool:
     return row is not None and row.lowest > 0
 
 
-def _expect(entry: BaselineEntry) -> Callable[[Mapping[str, str]], None]:
+def _expect(entry: BaselineEntry) -> Expect:
     """Return a function that refuses, before a model runs, a measurement whose known parts differ from the baseline."""
 
     def expect(known: Mapping[str, str]) -> None:
         if found := known_differences(known, entry.identity):
-            raise ComparisonError(f"cannot be compared with the {entry.words}: {'; '.join(found)}{_ANEW}")
+            raise ComparisonError(f"cannot be compared with the {entry.words}: {'; '.join(found)}{_UPDATE_HINT}")
 
     return expect

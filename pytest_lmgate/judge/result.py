@@ -20,8 +20,7 @@ from pytest_lmgate.errors import RecordError, encodable
 from pytest_lmgate.identity.code import versions
 from pytest_lmgate.judge.attribution import Attribution
 from pytest_lmgate.judge.histogram import ChangeHistogram
-from pytest_lmgate.metrics.answers import AnswerCounts
-from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.score import AnswerCounts, Score
 from pytest_lmgate.stats.comparison import Comparison, Number
 from pytest_lmgate.stats.means import Rule
 

@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import Any, NoReturn, cast
 
 from pytest_lmgate.arrays import Floats
-from pytest_lmgate.engines.base import Backend, Batching, Entry, Model, Runner, Written
+from pytest_lmgate.engines.base import Backend, Batching, Model, ModelEntry, Runner, Written
 from pytest_lmgate.errors import EngineError, ModelError
 from pytest_lmgate.identity.code import replaced_in_libraries, summarize
 from pytest_lmgate.measure.divergence import RemoteRunner
 from pytest_lmgate.measure.loop import Log
 from pytest_lmgate.measure.worker import Recipe, Task, Worker, comparing, outline, scoring, writing
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.settings.session import Executor
 from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.requests import Request, Requests
@@ -47,7 +47,7 @@ class Cluster:
         self.size = 0
         """How many workers were started."""
 
-    def moved(self, model: Model, backend: Backend, entry: Entry) -> Model:
+    def moved(self, model: Model, backend: Backend, entry: ModelEntry) -> Model:
         """Return the same model, which opens on the workers.
 
         Its `open` raises ModelError if the session patched a library, and EngineError without workers.

@@ -18,7 +18,7 @@ import numpy as np
 
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.engines.base import COLUMNS, Batching, BatchPolicy, Distributions, Model, Runner
 from pytest_lmgate.errors import ModelError, NonFiniteError
@@ -35,8 +35,8 @@ from pytest_lmgate.measure.scoring import TargetSink, prepared_to_score, require
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
 from pytest_lmgate.metrics.score import Score, make_score
 from pytest_lmgate.metrics.targets import TargetLayout
+from pytest_lmgate.settings.gate_options import DivergenceRequest, Signature, Windowing
 from pytest_lmgate.settings.metrics import METRICS
-from pytest_lmgate.settings.requests import DivergenceRequest, Signature, Windowing
 from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.protocols import tokenize
 from pytest_lmgate.windows.requests import Request, Requests, by_request, window_requests
@@ -277,7 +277,7 @@ def _spool(pair: ModelPair, requests: Requests, states: _States, job: Job) -> Re
 class _States:
     """The reference's states on disk, as a sink of the loop: `rows` has the first row of each request."""
 
-    so_far, entry, tokens = "", Entry({}), 0
+    so_far, entry, tokens = "", StoredResult({}), 0
 
     def __init__(self, requests: Requests, spool: Spool, sink: TargetSink) -> None:
         self._requests, self._spool, self._sink = requests, spool, sink

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.data.corpus import Corpus, TextSizes
 from pytest_lmgate.errors import ConfigError, DataError, ModelError, ProtocolError
 from pytest_lmgate.measure.measurement import (
@@ -30,14 +30,22 @@ from pytest_lmgate.measure.measurement import (
     require,
     template_address,
 )
+from pytest_lmgate.measure.rows import DatasetRows
 from pytest_lmgate.measure.scoring import score
-from pytest_lmgate.measure.sources import DatasetRows
 from pytest_lmgate.metrics.accuracy import ChoiceStatistics, TargetStatistics
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
 from pytest_lmgate.metrics.score import Score, make_score
 from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.metrics.texts import TextMetric, text_score
-from pytest_lmgate.settings.requests import ChoiceRequest, MaskedRequest, Protocol, Signature, SignatureField, Windowing
+from pytest_lmgate.settings.entries import DatasetSpec
+from pytest_lmgate.settings.gate_options import (
+    ChoiceRequest,
+    MaskedRequest,
+    Signature,
+    SignatureField,
+    Windowing,
+    WindowProtocol,
+)
 from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.choices import plan_choices
 from pytest_lmgate.windows.places import lost_characters, scored_sizes
@@ -64,19 +72,22 @@ class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
     """NLLs of a text's tokens under a causal model."""
 
     data: Corpus
-    asked: Protocol
+    asked: WindowProtocol
 
     def __post_init__(self) -> None:
         require(self.model, self.metric, "score", "causal")
-        if self.data.tokens is not None and self.asked.unit != "token":
+
+    @classmethod
+    def require_arguments(cls, metric: str, dataset: str, spec: DatasetSpec, asked: WindowProtocol) -> None:
+        if spec.tokens is not None and asked.unit != "token":
             raise ConfigError(
-                f"dataset {self.data.name!r}: tokens: expected unit='token', got {self.asked.unit!r}, which compares "
-                "models with different tokenizers: these would read different texts; shorten the file"
+                f"dataset {dataset!r}: tokens: expected unit='token', got {asked.unit!r}, which compares models with "
+                "different tokenizers: these would read different texts; shorten the file"
             )
-        if self.data.counted and self.asked.unit != "token" and not self.windowing.by_document:
+        if spec.counted and asked.unit != "token" and not asked.rules.by_document:
             raise ConfigError(
-                f"dataset {self.data.name!r}: counted: expected a protocol that reads row by row, document or lm-eval, "
-                f"got {self.asked.name!r}"
+                f"dataset {dataset!r}: counted: expected a protocol that reads row by row, document or lm-eval, got "
+                f"{asked.name!r}"
             )
 
     @cached_property
@@ -221,12 +232,12 @@ class ConditionalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
     """
 
     data: DatasetRows
-    asked: Protocol
+    asked: WindowProtocol
 
     def __post_init__(self) -> None:
         require(self.model, self.metric, "score", "encoder-decoder")
-        plain, words = Protocol(unit=self.asked.unit), {"name": "protocol"}
-        given = [key for key in Protocol.__struct_fields__ if getattr(self.asked, key) != getattr(plain, key)]
+        plain, words = WindowProtocol(unit=self.asked.unit), {"name": "protocol"}
+        given = [key for key in WindowProtocol.__struct_fields__ if getattr(self.asked, key) != getattr(plain, key)]
         if given:
             raise ProtocolError(
                 f"{', '.join(words.get(key, key) for key in given)}: the encoder-decoder model {self.model.name!r} "
@@ -391,12 +402,12 @@ class _AfterQuestions(Measurement[T]):
 class ChoiceLikelihoods(_AfterQuestions[list[float]]):
     """Log-likelihood of each choice."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.metric != "accuracy":
+    @classmethod
+    def require_arguments(cls, metric: str, dataset: str, spec: DatasetSpec, asked: ChoiceRequest) -> None:
+        if metric != "accuracy":
             raise ConfigError(
-                f"{self.metric} needs a dataset with question: and target:, without answer:, but {self.data.name!r} "
-                "has choices; use accuracy"
+                f"{metric} needs a dataset with question: and target:, without answer:, but {dataset!r} has choices; "
+                "use accuracy"
             )
 
     @cached_property
@@ -411,10 +422,10 @@ class ChoiceLikelihoods(_AfterQuestions[list[float]]):
         found: list[float] = self._measured(context)[0].tolist()
         return found
 
-    def encode(self, statistics: list[float]) -> Entry:
-        return Entry({"log_likelihood": np.array(statistics)})
+    def encode(self, statistics: list[float]) -> StoredResult:
+        return StoredResult({"log_likelihood": np.array(statistics)})
 
-    def decode(self, entry: Entry) -> list[float]:
+    def decode(self, entry: StoredResult) -> list[float]:
         found = entry.arrays["log_likelihood"]
         _require_length(found, sum(len(each.choices) for each in self.data.questions))
         return [float(value) for value in found]
@@ -444,8 +455,9 @@ class ChoicesByTask(ChoiceLikelihoods):
 
     scorer: TextMetric
 
-    def __post_init__(self) -> None:
-        _AfterQuestions.__post_init__(self)
+    @classmethod
+    def require_arguments(cls, metric: str, dataset: str, spec: DatasetSpec, asked: Any) -> None:
+        """Take any metric of the task."""
 
     @cached_property
     def identity(self) -> dict[str, str]:
@@ -476,16 +488,18 @@ class TargetLikelihoods(_AfterQuestions[TargetStatistics]):
         super().__post_init__()
         if self.metric == "accuracy":
             require(self.model, self.metric, "greedy", "causal")
-        elif self.data.spec.average_by is not None:
+
+    @classmethod
+    def require_arguments(cls, metric: str, dataset: str, spec: DatasetSpec, asked: ChoiceRequest) -> None:
+        if metric != "accuracy" and spec.average_by is not None:
             raise ConfigError(
-                f"dataset {self.data.name!r}: average_by: {self.metric} is no mean over rows, so groups of rows have "
-                "no average: name the dataset a second time without average_by:"
+                f"dataset {dataset!r}: average_by: {metric} is not a mean over rows, so it cannot be averaged by "
+                "group; add a second dataset entry without average_by:"
             )
-        if self.asked.variant != "acc":
+        if asked.variant != "acc":
             raise ConfigError.of(
                 "variant",
-                f"{self.asked.variant!r} chooses between choices, but the dataset {self.data.name!r} has one target "
-                "a row",
+                f"{asked.variant!r} chooses between choices, but the dataset {dataset!r} has one target a row",
             )
 
     @cached_property
@@ -499,11 +513,13 @@ class TargetLikelihoods(_AfterQuestions[TargetStatistics]):
     def measure(self, context: MeasurementContext) -> TargetStatistics:
         return TargetStatistics(*self._measured(context, greedy="greedy" in self.model.offers))
 
-    def encode(self, statistics: TargetStatistics) -> Entry:
+    def encode(self, statistics: TargetStatistics) -> StoredResult:
         found: dict[str, NDArray[Any]] = {"log_likelihood": statistics.log_likelihood}
-        return Entry(found if statistics.greedy is None else {**found, "greedy": statistics.greedy.astype(np.float32)})
+        return StoredResult(
+            found if statistics.greedy is None else {**found, "greedy": statistics.greedy.astype(np.float32)}
+        )
 
-    def decode(self, entry: Entry) -> TargetStatistics:
+    def decode(self, entry: StoredResult) -> TargetStatistics:
         for array in entry.arrays.values():
             _require_length(array, len(self.data.questions))
         greedy = entry.arrays["greedy"] == 1 if "greedy" in self.model.offers else None

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry, Store
+from pytest_lmgate.cache.store import Store, StoredResult
 from pytest_lmgate.engines.base import Model, Runner
 from pytest_lmgate.engines.devices import available_bytes
 from pytest_lmgate.engines.registry import library_warnings, raised
@@ -134,8 +134,8 @@ class Verified:
     problems: list[str] = field(default_factory=list)
 
 
-class Made(NamedTuple):
-    """What a measurement gave, and whether the session or the cache had it before."""
+class Measured(NamedTuple):
+    """The statistics of a measurement, and whether the session or the cache had them before."""
 
     measurement: Measurement[Any]
     statistics: Any
@@ -151,8 +151,6 @@ class Measurements:
     options: Options
     log: Log = field(default_factory=Log)
     lookups: list[Lookup] = field(default_factory=list)  # all lookups, in order
-    # called with a sample's identity before a model runs; it may raise
-    expect: Callable[[Mapping[str, str]], None] = lambda _: None
     uncacheable_reasons: dict[str, str] = field(default_factory=dict)  # why nothing of a model was kept, by its name
     _known: dict[str, Any] = field(default_factory=dict)
     _shared: list[str] = field(default_factory=list)  # addresses of measurements that are not kept
@@ -167,8 +165,8 @@ class Measurements:
     # What earlier sessions have proved of the models that were loaded, by key; None: nothing of it is believed.
     _proofs: dict[str, Mapping[str, Any]] | None = field(default_factory=dict)
 
-    def once(self, describe: Callable[[], Measurement[Any]]) -> Made:
-        """Return what a measurement gives, which two processes that want it make once.
+    def get_or_measure(self, describe: Callable[[], Measurement[Any]]) -> Measured:
+        """Return the measurement's outcome; concurrent processes measure it only once.
 
         It is described again if a model's files change while they are loaded, as when a training run saves a new
         checkpoint.
@@ -192,10 +190,10 @@ class Measurements:
                 finally:
                     self._say(measurement, self._warnings_of(measurement))
                 self._keep(measurement, measured, reason)
-                return Made(measurement, measured, fingerprint.address, False)
+                return Measured(measurement, measured, fingerprint.address, False)
         raise AssertionError
 
-    def _found(self, measurement: Measurement[Any]) -> Made | None:
+    def _found(self, measurement: Measurement[Any]) -> Measured | None:
         """Return what the session knows or the cache has."""
         address = measurement.fingerprint.address
         if address not in self._known:
@@ -205,7 +203,7 @@ class Measurements:
             self._draw(measurement, entry)
             self._known[address] = entry
         self.lookups.append(Lookup(True, address))
-        return Made(measurement, self._known[address], address, True)
+        return Measured(measurement, self._known[address], address, True)
 
     def _why_uncacheable(self, measurement: Measurement[Any]) -> str:
         """Return why a measurement may not be kept, and note it; empty if it may."""
@@ -253,7 +251,7 @@ class Measurements:
         found: T | None = self._known.get(measurement.fingerprint.address)
         return found
 
-    def planned(self, measurement: Measurement[Any]) -> tuple[Lookup, Entry | None]:
+    def planned(self, measurement: Measurement[Any]) -> tuple[Lookup, StoredResult | None]:
         """Return the cache's answer, and the results of an interrupted measurement. No model runs."""
         fingerprint = measurement.fingerprint
         if self._why_uncacheable(measurement):
@@ -341,7 +339,7 @@ class Measurements:
         what = f"--lmgate-verify: {measurement.words}"
         try:
             again = measurement.encode(self.again(measurement))
-            differs = difference(measurement.encode(found), again, max(map(_rounding, measurement.models)))
+            differs = differing_arrays(measurement.encode(found), again, max(map(_rounding, measurement.models)))
         except Exception as error:  # out of memory, say: the entry is not verified
             why = f"{type(error).__name__}: {error}"
             return escape_controls(f"{what}: cannot be measured again, so it was not verified: {why}", line=True)
@@ -386,7 +384,7 @@ class Measurements:
             return replace(job, partial=known, keep=partial(self.store.put_partial, fingerprint))
 
         def measured(other: Measurement[Any]) -> Any:
-            return self.once(lambda: other).statistics
+            return self.get_or_measure(lambda: other).statistics
 
         return MeasurementContext(self.store.folder, self.runner, self.fit_together, job, measured)
 
@@ -445,8 +443,8 @@ def _proven(model: Model) -> Fingerprint:
     return Fingerprint.of("trials/1", model.ingredients)
 
 
-def difference(kept: Entry, again: Entry, rounding: float) -> str:
-    """Name the ingredients that differ, or that only one of them has."""
+def differing_arrays(kept: StoredResult, again: StoredResult, rounding: float) -> str:
+    """Name the arrays that differ by more than rounding, or that only one of them has."""
     for name in sorted(kept.arrays.keys() | again.arrays.keys()):
         one, other = kept.arrays.get(name), again.arrays.get(name)
         if one is None or other is None or one.shape != other.shape:

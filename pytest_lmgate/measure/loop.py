@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from pytest_lmgate.arrays import Ints
-from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.engines.base import Batching, BatchPolicy, OutOfMemory
 from pytest_lmgate.engines.registry import raised
 from pytest_lmgate.errors import EngineError, LmgateError, UnreliableError
@@ -85,8 +85,9 @@ class Job:
     dataset: str
     metric: str = ""  # for which it is measured; others may use it too
     batch_size: int | str = "auto"  # requests per batch, or ``auto`` for as many tokens as the runner takes
-    partial: Entry | None = None  # results of an interrupted run, if any
-    keep: Callable[[Entry], None] | None = None  # called with partial results now and then; None if they are not kept
+    partial: StoredResult | None = None  # results of an interrupted run, if any
+    # called with partial results now and then; None if they are not kept
+    keep: Callable[[StoredResult], None] | None = None
     log: Log = Log()
     # called after each batch with the sum so far; the measurement ends if it returns True
     stop_when: Callable[[float], bool] = lambda _: False
@@ -241,7 +242,7 @@ def discarded_if_unreliable(job: Job) -> Iterator[None]:
         yield
     except UnreliableError:
         if job.keep is not None:
-            job.keep(Entry({}))
+            job.keep(StoredResult({}))
         raise
 
 
@@ -258,7 +259,7 @@ class ResultSink(Protocol):
     @property
     def so_far(self) -> str: ...  # the result so far, in words
     @property
-    def entry(self) -> Entry: ...  # partial results to keep
+    def entry(self) -> StoredResult: ...  # partial results to keep
     def is_done(self, item: int) -> bool: ...  # whether an item need not be run
 
     def put(self, items: Sequence[int], results: Sequence[Any]) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from pytest_lmgate.arrays import Ints
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.data.corpus import Corpus, TextSizes
 from pytest_lmgate.engines.base import Kind, Model, Offer, Runner
 from pytest_lmgate.errors import DataError, ModelError
@@ -26,8 +26,8 @@ from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.settings.entries import DatasetSpec
+from pytest_lmgate.settings.gate_options import Signature, SignatureField, Windowing
 from pytest_lmgate.settings.metrics import METRICS, Statistics
-from pytest_lmgate.settings.requests import Signature, SignatureField, Windowing
 from pytest_lmgate.windows.protocols import WindowPlan, plan_windows, tokenize
 from pytest_lmgate.windows.requests import row_targets
 from pytest_lmgate.windows.tokens import NO_CHATS, Chats, Streams, TokenizerFacts
@@ -71,6 +71,11 @@ class Measurement(abc.ABC, Generic[T]):
     data: Any
     asked: Any
     generates: ClassVar[bool] = False  # whether it measures generated texts
+
+    @classmethod
+    def require_arguments(cls, metric: str, dataset: str, spec: DatasetSpec, asked: Any) -> None:
+        """Refuse what cannot be measured so on this dataset, whatever the model; at collection, see `binding`."""
+        del metric, dataset, spec, asked
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -129,11 +134,11 @@ class Measurement(abc.ABC, Generic[T]):
         return len(self.data.rows) if labels is None else len(set(map(repr, labels))), "rows"
 
     @abc.abstractmethod
-    def encode(self, statistics: T) -> Entry:
+    def encode(self, statistics: T) -> StoredResult:
         """Return what to store of the statistics."""
 
     @abc.abstractmethod
-    def decode(self, entry: Entry) -> T:
+    def decode(self, entry: StoredResult) -> T:
         """Decode stored statistics; KeyError, TypeError, ValueError or LmgateError if they are of another kind."""
 
     @abc.abstractmethod
@@ -217,12 +222,12 @@ class TargetMeasurement(Measurement[S]):
 
     kept: ClassVar[type[Any]] = LikelihoodStatistics
 
-    def encode(self, statistics: S) -> Entry:
+    def encode(self, statistics: S) -> StoredResult:
         held = {each.name: getattr(statistics, each.name) for each in fields(statistics)}
         arrays = {name: value for name, value in held.items() if isinstance(value, np.ndarray)}
-        return Entry(arrays, {name: held[name] for name in _FACTS})
+        return StoredResult(arrays, {name: held[name] for name in _FACTS})
 
-    def decode(self, entry: Entry) -> S:
+    def decode(self, entry: StoredResult) -> S:
         names = [each.name for each in fields(self.kept) if each.name not in _FACTS]
         arrays = {name: entry.arrays[name] for name in names if name in entry.arrays or name not in _OPTIONAL}
         facts = {"running_text": bool(entry.facts["running_text"]), "targets": str(entry.facts["targets"])}
@@ -239,7 +244,7 @@ _POSSIBLE = {
 _ROUNDING = 1e-3  # beyond these ranges
 
 
-def impossible(entry: Entry) -> str:
+def impossible(entry: StoredResult) -> str:
     """Return what in a stored entry no model can have given, such as a log-likelihood above 0; empty if nothing is."""
     for name, array in entry.arrays.items():
         low, high = _POSSIBLE.get(name, (-math.inf, math.inf))

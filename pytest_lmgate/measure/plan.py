@@ -16,14 +16,15 @@ from typing import Any
 import numpy as np
 
 from pytest_lmgate.cache.inventory import EntryInfo, find_entries
-from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.engines.devices import device_class
 from pytest_lmgate.errors import LmgateError, escape_controls
+from pytest_lmgate.measure.binding import Bound
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.measurement import Measurement
-from pytest_lmgate.measure.texts import GeneratedTexts, is_function
+from pytest_lmgate.measure.texts import GeneratedTexts
+from pytest_lmgate.settings.gate_options import Signature
 from pytest_lmgate.settings.gates import EvaluationSpec, FixtureReference
-from pytest_lmgate.settings.requests import Signature
 
 # Fields of a signature that are of a metric or its unit, and do not change what is measured.
 _OF_SCORES = ("average", "unit", "variant", "version")
@@ -60,8 +61,9 @@ class Plan:
     def measurements(self) -> list[PlannedMeasurement]:
         return list(self._planned.values())
 
-    def add(self, evaluator: Evaluator, what: EvaluationSpec) -> None:
-        found = self._found(evaluator, what)
+    def add(self, evaluator: Evaluator, what: EvaluationSpec | Bound) -> None:
+        bound = evaluator.bind(what)
+        found, what = self._found(evaluator, bound), bound.what
         if isinstance(found, str):
             names = f"{what.metric} of {' against '.join(what.model_names)} on {what.dataset_name}"
             self.problems[f"{names}: {found}"] = None
@@ -69,14 +71,14 @@ class Plan:
         found.gates += 1
         found.metrics += [what.metric] * (what.metric not in found.metrics)
 
-    def _found(self, evaluator: Evaluator, what: EvaluationSpec) -> PlannedMeasurement | str:
+    def _found(self, evaluator: Evaluator, bound: Bound) -> PlannedMeasurement | str:
         """Return the measurement of an evaluation, or why it cannot be planned."""
-        if fixtures := [given.name for given in what.given if isinstance(given, FixtureReference)]:
+        if fixtures := [given.name for given in bound.what.given if isinstance(given, FixtureReference)]:
             return f"not known before the fixture has run ({', '.join(fixtures)})"
-        if is_function(what.model):
+        if bound.measurement is None:
             return "a function generates the texts; no model runs"
         try:
-            measurement, _ = evaluator.cached_statistics(what)
+            measurement = evaluator.open(bound)
             address = measurement.fingerprint.address
             if address not in self._planned:
                 self._planned[address] = self._looked_up(evaluator, measurement)
@@ -127,7 +129,7 @@ def _key(kind: str, models: list[Any], device: str) -> str:
     return repr((kind.partition("/")[0], models, device_class(device)))
 
 
-def _share(measurement: Measurement[Any], partial: Entry) -> float:
+def _share(measurement: Measurement[Any], partial: StoredResult) -> float:
     if isinstance(measurement, GeneratedTexts):
         return len(partial.facts.get("texts", ())) / len(measurement.data.task.prompts)
     known = partial.arrays.get("measured")

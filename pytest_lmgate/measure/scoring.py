@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.arrays import Floats, Ints
-from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.engines.base import Batching, OutOfMemory, Runner
 from pytest_lmgate.engines.registry import raised
 from pytest_lmgate.errors import EngineError, LmgateError, ModelError, NonFiniteError, UnreliableError
@@ -110,8 +110,8 @@ class TargetSink:
         return f"{self.done / self.of:.0%}, {self._show(self.total / self.done)} so far"
 
     @property
-    def entry(self) -> Entry:
-        return Entry({"measured": self.values})
+    def entry(self) -> StoredResult:
+        return StoredResult({"measured": self.values})
 
     def is_done(self, item: int) -> bool:
         can_run = self.only is None or item in self.only

@@ -1,41 +1,29 @@
-"""What the names in a gate refer to: a model as its engine describes it, a dataset read once a session.
-
-A name is an entry of lmgate.yaml before a path before a hub id.
-
-``org/name`` is a path if there is such a file or folder, or where its first part is a folder of the project: then
-the second is misspelt or not there yet, and what lies on the hub under that name would be a stranger's.
-"""
+"""What a gate is bound to: a model as its engine describes it, a dataset that is read once a session."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_lmgate.cache.fingerprint import FileDigests
 from pytest_lmgate.cache.store import logs_of
 from pytest_lmgate.data.corpus import Corpus, corpus_from_rows, read_corpus, read_rows, rows_in_memory
-from pytest_lmgate.data.prompts import Prompt, TextTask, bare, cell, make_task
-from pytest_lmgate.data.tags import Tags, read_tags
-from pytest_lmgate.engines.base import Backend, Entry, Model
-from pytest_lmgate.engines.registry import backend_of, described
-from pytest_lmgate.errors import ConfigError, DataError, escape_controls, nearest
+from pytest_lmgate.data.tags import read_tags
+from pytest_lmgate.engines.base import Backend, Model, ModelEntry
+from pytest_lmgate.engines.registry import backend_called, described
+from pytest_lmgate.errors import ConfigError, escape_controls
 from pytest_lmgate.identity.code import replaced_in_libraries, summarize
 from pytest_lmgate.identity.files import Snapshot
-from pytest_lmgate.measure.measurement import digest_of, identity_of, template_variables
-from pytest_lmgate.settings.entries import DATA_SUFFIXES, DatasetSpec, ModelSpec
+from pytest_lmgate.measure.binding import DataRef, ModelRef, Names
+from pytest_lmgate.measure.rows import DatasetRows, mappings
+from pytest_lmgate.settings.entries import DatasetSpec, ModelSpec
 from pytest_lmgate.settings.file import Project
-from pytest_lmgate.settings.gates import RevisedModel
 from pytest_lmgate.settings.session import Options
-from pytest_lmgate.stats.sample import cluster_numbers
-from pytest_lmgate.windows.choices import Question, make_questions
-from pytest_lmgate.windows.tokens import NO_CHATS, Chats
 
 if TYPE_CHECKING:
     from pytest_lmgate.measure.cluster import Cluster
@@ -43,254 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Names:
-    def __init__(self, project: Project) -> None:
-        self._project = project
-
-    def model_spec(self, model: str | Path) -> tuple[str, ModelSpec]:
-        """Return the name and spec of a model given by a name of lmgate.yaml, a path or a hub id."""
-        known = self._project.spec.models
-        if isinstance(model, str) and model in known:
-            return model, known[model]
-        if isinstance(model, Path) or self._is_path(model, "model"):
-            return str(model), ModelSpec(path=str(model))
-        if model.startswith("hub:") or model.count("/") == 1:
-            self._require_no_folder("model", model)
-            repo, revision = _hub_id(model)
-            return model, ModelSpec(hub=repo, revision=revision)
-        raise ConfigError(self._unknown("model", model))
-
-    def dataset_spec(self, dataset: str | Path) -> tuple[str, DatasetSpec]:
-        """Return the name and spec of a dataset given by a name of lmgate.yaml, a path or a hub id.
-
-        A text with the suffix of a data file is a path.
-        """
-        known = self._project.spec.datasets
-        if isinstance(dataset, str) and dataset in known:
-            return dataset, known[dataset]
-        if isinstance(dataset, Path) or self._is_path(dataset, "dataset"):
-            return str(dataset), DatasetSpec(path=str(dataset))
-        if dataset.startswith("hub:") or dataset.count("/") == 1:
-            self._require_no_folder("dataset", dataset)
-            return dataset, DatasetSpec(hub=dataset.removeprefix("hub:"))
-        raise ConfigError(self._unknown("dataset", dataset))
-
-    def hub_id(self, tokenizer: str) -> tuple[str, str | None] | None:
-        """Return the repository and revision of a tokenizer on the hub; None for a path."""
-        if self._is_path(tokenizer):
-            return None
-        self._require_no_folder("tokenizer", tokenizer)
-        return _hub_id(tokenizer)
-
-    def _is_path(self, given: str, what: str = "") -> bool:
-        """Whether it has the form of a path, or exists."""
-        if what:
-            self._refuse_text(what, given)
-        if given.startswith("hub:"):
-            return False
-        if given.startswith((".", "/", "~")) or given.count("/") > 1:
-            return True
-        suffix = Path(given).suffix if what == "dataset" else ""
-        return suffix.lower() in DATA_SUFFIXES or (("/" in given or bool(suffix)) and self._exists(given))
-
-    def _require_no_folder(self, what: str, given: str) -> None:
-        """Refuse a hub id whose first part is a folder of the project."""
-        top, _, inner = given.partition("/")
-        if given.startswith("hub:") or not inner or not self._project.path(top).is_dir():
-            return
-        there: list[str] = []
-        with contextlib.suppress(OSError):
-            there = [path.name for path in self._project.path(top).iterdir()]
-        raise ConfigError(
-            f"{what} {given!r}: there is no {inner} in {self._project.path(top)}{nearest(inner, there)}; "
-            f"check the path, or name it in lmgate.yaml; a hub id of that name is written hub:{given}"
-        )
-
-    def _exists(self, given: str) -> bool:
-        try:
-            return self._project.path(given).exists()
-        except PermissionError:
-            return True  # reading it says why it cannot be
-
-    def _refuse_text(self, what: str, given: str) -> None:
-        """Refuse a text too long for a path or with several lines: a name was expected."""
-        with contextlib.suppress(ConfigError):
-            self._project.path(given)
-            if "\n" not in given:
-                return
-        raise ConfigError.of(
-            what,
-            f"expected a name of lmgate.yaml, a path or a hub id, got {len(given):,} characters that begin "
-            f"{given[:40]!r}" + ("; put texts in a list: [text]" if what == "dataset" else ""),
-        )
-
-    def _unknown(self, what: str, given: str) -> str:
-        tables: dict[str, Mapping[str, object]] = {
-            "model": self._project.spec.models,
-            "dataset": self._project.spec.datasets,
-        }
-        known, other = tables.pop(what), *tables
-        origin, names = self._project.file, ", ".join(known) or "none"
-        where = f"; {origin} has under {what}s: {names}" if origin else f", as {self._project.origin}"
-        if given in tables[other]:
-            return f"{what} {given!r} is a {other}; expected a {what}{where}"
-        one = "one of these, a path" if origin else "a path"
-        text = "; put a text in a list: [text]" if what == "dataset" and " " in given else ""
-        return (
-            f"{what} {given!r} is not known{nearest(given, known)}{where}; give {one} "
-            f"(./{'folder' if what == 'model' else 'file'}) or a hub id (hub:org/name){text}"
-        )
-
-
-def _hub_id(written: str) -> tuple[str, str | None]:
-    """Parse ``hub:org/name@revision``; ``hub:`` and the revision are optional."""
-    repo, _, revision = written.removeprefix("hub:").partition("@")
-    return repo, revision or None
-
-
-@dataclass(frozen=True)
-class DatasetRows:
-    """A dataset with all its columns, and the rows to show before each prompt as examples."""
-
-    name: str
-    spec: DatasetSpec
-    rows: tuple[Mapping[str, Any], ...]
-    examples: tuple[Mapping[str, Any], ...] = ()
-    tags: Tags = field(default_factory=dict)
-
-    @cached_property
-    def question_prompts(self) -> tuple[Prompt, ...]:
-        """What the questions ask, one or several a row."""
-        return tuple(prompt for each in self.questions for prompt in each.prompts)
-
-    def chats(self, model: Model, prompts: tuple[Prompt, ...]) -> Chats:
-        """Return the chats among prompts of this dataset as a model's template writes them, once a session."""
-        if not self.spec.is_chat:
-            return NO_CHATS
-        variables = template_variables(model, self.spec)
-
-        def write() -> Chats:
-            assert model.tokenizer is not None  # see `Evaluator`
-            return Chats.of(prompts, model.tokenizer(), variables, model=model.name)
-
-        if model.in_memory:  # nothing may hold it
-            return write()
-        key = model.name, identity_of(model), repr(variables), id(prompts)
-        if key not in self._chats:
-            self._chats[key] = write()
-        return self._chats[key]
-
-    @cached_property
-    def _chats(self) -> dict[tuple[str, str, str, int], Chats]:
-        return {}
-
-    @cached_property
-    def prompts_digest(self) -> str:
-        """SHA-256 of all prompts."""
-        return digest_of(self.prompts)
-
-    @cached_property
-    def pairs_digest(self) -> str:
-        """SHA-256 of all prompts with the `targets`."""
-        return digest_of([self.task.prompts, self.targets, *self._variables])
-
-    @property
-    def targets(self) -> list[str]:
-        """The first reference of each row."""
-        return [references[0] for references in self.task.references]
-
-    @cached_property
-    def questions_text(self) -> str:
-        """All questions with their choices, as JSON."""
-        return json.dumps([each.content for each in self.questions], ensure_ascii=False)
-
-    @cached_property
-    def clusters(self) -> list[Any] | None:
-        """Label of each row's cluster; None without a `cluster` column."""
-        if self.spec.cluster is None:
-            return None
-        return [cell(row, self.spec.cluster, self.name, index, what="cluster") for index, row in enumerate(self.rows)]
-
-    @cached_property
-    def groups(self) -> list[Any] | None:
-        """Label of each row's group; None without `average_by`."""
-        column = self.spec.average_by
-        if column is None:
-            return None
-        return [bare(column, row, self.name, index, what="average_by") for index, row in enumerate(self.rows)]
-
-    @property
-    def parts(self) -> list[Any]:
-        """The numbers of each row's cluster and group, and variables of the chat template, for digests."""
-        clusters, groups = (
-            None if labels is None else cluster_numbers(labels, len(self.rows)).tolist()
-            for labels in (self.clusters, self.groups)
-        )
-        return [
-            *([] if clusters is None else [clusters]),
-            *([] if groups is None else [{"average_by": groups}]),
-            *self._variables,
-        ]
-
-    @property
-    def _variables(self) -> list[Any]:
-        """The variables of the chat template, for digests; an empty list without any."""
-        found = self.spec.chat_template_kwargs
-        return [{"chat_template_kwargs": json.dumps(found, sort_keys=True, default=str)}] if found else []
-
-    @property
-    def prompts(self) -> tuple[Prompt, ...]:
-        """What a model goes on from; no references are needed."""
-        return self._task.prompts
-
-    @property
-    def task(self) -> TextTask:
-        """Prompts and references."""
-        require_references(self.name, self.spec)
-        return self._task
-
-    @cached_property
-    def _task(self) -> TextTask:
-        return make_task(self.rows, self.spec, name=self.name, examples=self.examples)
-
-    @cached_property
-    def questions(self) -> tuple[Question, ...]:
-        """Questions with their choices."""
-        require_questions(self.name, self.spec)
-        return make_questions(self.rows, self.spec, name=self.name, examples=self.examples)
-
-
-def require_references(name: str, spec: DatasetSpec) -> None:
-    """Refuse a dataset that has nothing to compare texts with."""
-    if spec.references is None:
-        raise ConfigError(
-            f"dataset {name!r}: set references: COLUMN (or a list of them) to compare texts with, and prompt: TEMPLATE "
-            "with {column} fields, source: COLUMN or messages: COLUMN"
-        )
-
-
-def require_questions(name: str, spec: DatasetSpec) -> None:
-    """Refuse a dataset without choices and targets."""
-    if spec.question is None and (spec.messages is None or spec.answer is spec.target is None):
-        raise ConfigError(
-            f"dataset {name!r}: accuracy needs question: (a column or template), choices: (a column that holds a list, "
-            "or a list of columns) and answer: (the column of the right one); or question: and target: (the text that "
-            "follows)"
-        )
-
-
-def mappings(rows: Iterable[Any], name: str) -> tuple[Mapping[str, Any], ...]:
-    """Return rows as mappings, a bare text as the column ``text``; there must be one."""
-    found = tuple({"text": row} if isinstance(row, str) else row for row in rows)
-    if not found:
-        raise DataError(f"dataset {name!r}: expected rows, got none")
-    for index, row in enumerate(found):
-        if not isinstance(row, Mapping):
-            raise DataError(f"dataset {name!r}: row {index}: expected a mapping, got {type(row).__name__}")
-    return found
-
-
-class SessionCode:
+class CachePolicy:
     """Says of each model whether its measurements may be kept.
 
     The user's code may patch a library whenever a test runs. So patches are looked for at each model, except for gates
@@ -360,7 +101,7 @@ class Resolver:
         self._described: dict[str, Model] = {}
         self._datasets: dict[tuple[str, str, str], tuple[Snapshot, Any]] = {}
         self.workers = options.workers  # processes that will load a model, and share the processors
-        self.names, self.code = Names(project), SessionCode()
+        self.names, self.code = Names(project, users_backends), CachePolicy()
 
     def for_project(self, project: Project) -> Resolver:
         """Return the resolver of another project in the same session."""
@@ -372,63 +113,42 @@ class Resolver:
         if self._cluster is not None:
             self._cluster.close()
 
-    def model(self, model: Any) -> Model:
-        """Find a model: a name, a path, a hub id, a ``(model, tokenizer)`` pair or a pipeline."""
-        revision = None
-        if isinstance(model, RevisedModel):
-            model, revision = model.model, model.revision
-        if isinstance(model, str | Path):
-            return self._from_files(*self.names.model_spec(model), revision)
-        if hasattr(model, "model") and hasattr(model, "tokenizer") and not isinstance(model, tuple):
-            model = model.model, model.tokenizer
-        if not isinstance(model, tuple | list) or len(model) != 2:
-            raise ConfigError(
-                "model: expected a name of lmgate.yaml, a path, a hub id, a (model, tokenizer) pair or a pipeline, "
-                f"got {type(model).__name__}"
-            )
+    def model(self, given: Any) -> Model:
+        """Describe a model, given as in a gate or already resolved."""
+        ref = given if isinstance(given, ModelRef) else self.names.model(given)
+        if ref.spec is not None:
+            return self._from_files(ref, ref.spec)
+        if ref.pair is None:
+            raise ConfigError(f"model: expected one that is described, got the {ref.name}")
         from pytest_lmgate.engines.transformers import describe_in_memory
 
-        pair, size = (model[0], model[1]), self._project.spec.defaults.batch_size
-        found = describe_in_memory(pair, batch_size=size, workers=self.workers)
-        return self.code.with_cache_policy(found, revision, f"{id(pair[0])} {id(pair[1])}", pair)
+        pair, size = ref.pair, self._project.spec.defaults.batch_size
+        model = describe_in_memory(pair, batch_size=size, workers=self.workers)
+        return self.code.with_cache_policy(model, ref.revision, f"{id(pair[0])} {id(pair[1])}", pair)
 
-    def corpus(self, dataset: Any) -> Corpus:
-        """Read a dataset: a name, a path, a hub id, or rows in memory."""
-        if not isinstance(dataset, str | Path):
-            name = f"in-memory {type(dataset).__name__}"
+    def corpus(self, given: Any) -> Corpus:
+        """Read a dataset's texts."""
+        ref = given if isinstance(given, DataRef) else self.names.dataset(given)
+        if not ref.is_entry:
             return self.code.shared(
-                f"texts {id(dataset)}",
-                dataset,
-                lambda: corpus_from_rows(rows_in_memory(dataset, of="texts"), name=name),
+                f"texts {id(ref.rows)}",
+                ref.rows,
+                lambda: corpus_from_rows(rows_in_memory(ref.rows, of="texts"), name=ref.name),
             )
-        name, spec = self.names.dataset_spec(dataset)
-        path = self._project.path(spec.path) if spec.path else None
-        return self._read(
-            "texts", name, spec, lambda: read_corpus(spec, path, name=name, offline=self._options.offline)
-        )
+        path = self._project.path(ref.spec.path) if ref.spec.path else None
+        read = partial(read_corpus, ref.spec, path, name=ref.name, offline=self._options.offline)
+        return self._read("texts", ref, read)
 
-    def rows(self, dataset: Any) -> DatasetRows:
-        """Read a dataset's rows with all their columns, and those of its few-shot examples.
-
-        Rows in memory have the columns ``source`` and ``references``, or ``question``, ``choices`` and ``answer``.
-        """
-        if not isinstance(dataset, str | Path):
-            name = f"in-memory {type(dataset).__name__}"
-            spec = DatasetSpec(
-                path=name,
-                source="source",
-                references=["references"],
-                question="question",
-                choices="choices",
-                answer="answer",
-            )
+    def rows(self, given: Any) -> DatasetRows:
+        """Read a dataset's rows with all their columns, and those of its few-shot examples."""
+        ref = given if isinstance(given, DataRef) else self.names.dataset(given)
+        if not ref.is_entry:
             return self.code.shared(
-                f"rows {id(dataset)}",
-                dataset,
-                lambda: DatasetRows(name, spec, mappings(rows_in_memory(dataset, of="rows"), name)),
+                f"rows {id(ref.rows)}",
+                ref.rows,
+                lambda: DatasetRows(ref.name, ref.spec, mappings(rows_in_memory(ref.rows, of="rows"), ref.name)),
             )
-        name, spec = self.names.dataset_spec(dataset)
-        return self._read("rows", name, spec, lambda: self._rows(name, spec))
+        return self._read("rows", ref, lambda: self._rows(ref.name, ref.spec))
 
     def _rows(self, name: str, spec: DatasetSpec) -> DatasetRows:
         path = self._project.path(spec.path) if spec.path else None
@@ -441,9 +161,9 @@ class Resolver:
         rows = mappings(found, name)
         return DatasetRows(name, spec, rows, examples, read_tags(rows, spec.tag_columns, name))
 
-    def _read(self, kind: str, name: str, spec: DatasetSpec, read: Callable[[], T]) -> T:
+    def _read(self, kind: str, ref: DataRef, read: Callable[[], T]) -> T:
         """Read a dataset once a session, and again if its files changed."""
-        key = (kind, name, repr(spec))
+        key, spec = (kind, ref.name, repr(ref.spec)), ref.spec
         if key in self._datasets and not self._datasets[key][0].moved:
             return self._datasets[key][1]  # type: ignore[no-any-return]
         files: list[Path] = []
@@ -454,16 +174,17 @@ class Resolver:
             self._datasets[key] = snapshot, found
         return found
 
-    def _from_files(self, name: str, spec: ModelSpec, revision: str | None) -> Model:
+    def _from_files(self, ref: ModelRef, spec: ModelSpec) -> Model:
+        name, revision = ref.name, ref.revision
         # Paths in the entry are relative to the project's folder, which the cache's folder places on any machine.
         key = repr((_relative(self._project.folder, self._options.cache), name, spec))
         model = self._described.get(key)
         if model is None or model.files is None or not model.files.is_settled or model.files.moved:
-            defaults, backend = self._project.spec.defaults, backend_of(spec, name, self._users_backends)
+            defaults, backend = self._project.spec.defaults, backend_called(ref.backend, self._users_backends)
             device = spec.device or self._options.device or defaults.device
             if device == "auto" and self._options.executor is not None:
                 device = self._options.executor.device
-            entry = Entry(
+            entry = ModelEntry(
                 name=name,
                 spec=spec,
                 path=self._project.path,

@@ -14,17 +14,18 @@ import numpy as np
 
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.data.tags import Tags
+from pytest_lmgate.measure.binding import Bound
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.likelihoods import CausalLikelihoods, ConditionalLikelihoods, MaskedLikelihoods
 from pytest_lmgate.measure.measurement import Measurement, digest_of_targets
 from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.settings.gates import EvaluationSpec
-from pytest_lmgate.settings.requests import ChoiceRequest, TextRequest
 from pytest_lmgate.windows.places import TargetPlaces, places_of_pairs, places_of_pieces, places_of_windows
 from pytest_lmgate.windows.tokens import TokenizerFacts
 
 OfCorpus = CausalLikelihoods | MaskedLikelihoods | Divergences
+_OF_TARGETS = (CausalLikelihoods, MaskedLikelihoods, Divergences)  # the first may turn out to be conditional
 PlacesCache = dict[tuple[str, str, str], TargetPlaces]
 
 UNPLACED = "neither engine gives its tokenizer without loading the model, so its tokens are unknown"
@@ -49,14 +50,15 @@ class Targets:
         return found
 
 
-def targets_of(evaluator: Evaluator, what: EvaluationSpec, cache: PlacesCache) -> Targets | None:
+def targets_of(evaluator: Evaluator, what: EvaluationSpec | Bound, cache: PlacesCache) -> Targets | None:
     """Return the targets of an evaluation; None if it is not made of losses of tokens.
 
     The cache keeps the places that were found last, for the next gate on the same targets.
     """
-    if isinstance(what.how, TextRequest | ChoiceRequest):
+    bound = evaluator.bind(what)
+    if bound.measurement not in _OF_TARGETS:
         return None
-    measurement, statistics = evaluator.cached_statistics(what)
+    measurement, statistics = evaluator.cached_statistics(bound)
     if statistics is None:
         return None
     if isinstance(measurement, ConditionalLikelihoods):
@@ -70,13 +72,12 @@ def targets_of(evaluator: Evaluator, what: EvaluationSpec, cache: PlacesCache) -
     return _made(measurement, statistics, rows, data.rows, lambda facts: _places(measurement, facts), cache)
 
 
-def tags_of(evaluator: Evaluator, what: EvaluationSpec) -> Tags:
+def tags_of(evaluator: Evaluator, what: EvaluationSpec | Bound) -> Tags:
     """Return the tags of the rows in a score's sample, by column."""
-    if isinstance(what.how, TextRequest | ChoiceRequest):
-        return evaluator.resolver.rows(what.dataset).tags
-    measurement, _ = evaluator.cached_statistics(what)
+    bound = evaluator.bind(what)
+    measurement = evaluator.open(bound) if bound.measurement in _OF_TARGETS else None
     if not isinstance(measurement, OfCorpus):
-        return evaluator.resolver.rows(what.dataset).tags
+        return evaluator.resolver.rows(bound.data).tags
     rows = _rows(measurement)
     return {column: tuple(tags[row] for row in rows) for column, tags in measurement.data.tags.items()}
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from pytest_lmgate.arrays import Ints
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.data.prompts import Prompt
 from pytest_lmgate.engines.base import Runner, Setting
 from pytest_lmgate.engines.writing import cut
@@ -31,15 +31,14 @@ from pytest_lmgate.measure.measurement import (
     template_address,
     template_variables,
 )
+from pytest_lmgate.measure.rows import DatasetRows
 from pytest_lmgate.measure.scoring import require_ids
-from pytest_lmgate.measure.sources import DatasetRows
-from pytest_lmgate.metrics.answers import AnswerCounts, extracted
-from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.score import AnswerCounts, Score
 from pytest_lmgate.metrics.texts import TextMetric, found_metric, require_repeats, text_score
 from pytest_lmgate.settings.entries import DatasetSpec
-from pytest_lmgate.settings.extraction import MultiChoiceRegex, Steps, texts_read, words_of
+from pytest_lmgate.settings.extraction import MultiChoiceRegex, Steps, extracted, texts_read, words_of
+from pytest_lmgate.settings.gate_options import GenerationSettings, TextRequest
 from pytest_lmgate.settings.metrics import METRICS
-from pytest_lmgate.settings.requests import GenerationSettings, TextRequest
 from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.tokens import NO_CHATS, Chats, PromptEncoder, PromptIds, TokenizerFacts
 
@@ -56,10 +55,6 @@ class TextFunction:
     function: Callable[[list[Any]], Sequence[str]]
     # its texts by the digest of the prompts; evaluations may share them
     asked: dict[str, list[str]] = field(default_factory=dict)
-
-
-def is_function(system: object) -> bool:
-    return callable(system) and not hasattr(system, "forward") and not hasattr(system, "tokenizer")
 
 
 def text_metric(
@@ -114,7 +109,6 @@ class GeneratedTexts(Measurement["WrittenTexts"]):
                     f"the engine of the model {self.model.name!r} does not support it (it supports "
                     f"{', '.join(sorted(honours)) or 'none: it is greedy'}); remove it",
                 )
-        require_extraction(self.scorer, self.data.name, self.data.spec, self.settings.repeats)
 
     @cached_property
     def settings(self) -> GenerationSettings:
@@ -134,7 +128,7 @@ class GeneratedTexts(Measurement["WrittenTexts"]):
     @cached_property
     def identity(self) -> dict[str, str]:
         # What the gate says is part of its entry in a baseline; what the dataset says is not.
-        of_gate, of_data = self.asked.generation.said, self.data.spec.said
+        of_gate, of_data = self.asked.generation.given, self.data.spec.given
         taken = ", ".join(f"{key}={value!r}" for key, value in of_data.items() if key not in of_gate)
         return identity_of_texts(self.data, self.asked, self.scorer) | ({"generation": taken} if taken else {})
 
@@ -154,10 +148,10 @@ class GeneratedTexts(Measurement["WrittenTexts"]):
     def tokens(self, tokenizer: TokenizerFacts) -> int:
         return len(self.data.task.prompts) * self.settings.repeats * self.settings.max_new_tokens
 
-    def encode(self, statistics: WrittenTexts) -> Entry:
-        return Entry({}, statistics._asdict())
+    def encode(self, statistics: WrittenTexts) -> StoredResult:
+        return StoredResult({}, statistics._asdict())
 
-    def decode(self, entry: Entry) -> WrittenTexts:
+    def decode(self, entry: StoredResult) -> WrittenTexts:
         texts, cut = entry.facts["texts"], entry.facts["cut"]
         return WrittenTexts([str(text) for text in texts], [None if each is None else bool(each) for each in cut])
 
@@ -169,12 +163,6 @@ class GeneratedTexts(Measurement["WrittenTexts"]):
 
 def score_function(function: TextFunction, rows: DatasetRows, request: TextRequest, metric: TextMetric) -> Score:
     """Score a function's texts."""
-    again = f"; name the dataset {rows.name!r} a second time, without them"
-    for said, hint in ((request.generation.said, ""), (rows.spec.said, again)):
-        if said:
-            words = ", ".join(f"{key}:{value}" for key, value in said.items())
-            raise ConfigError(f"{words}: only a model has generation settings, not the {function.name}{hint}")
-    require_extraction(metric, rows.name, rows.spec, repeats=1)
     texts = _called(function, rows.task.prompts)
     score = score_texts(metric, rows, WrittenTexts(texts, [None] * len(texts)))
     score.signature = score.signature.plus(("function", None), ("lmgate", __version__))
@@ -426,7 +414,7 @@ class _RowSink:
 
     total = 0.0
 
-    def __init__(self, rows: int, partial: Entry | None) -> None:
+    def __init__(self, rows: int, partial: StoredResult | None) -> None:
         known = {} if partial is None else partial.facts.get("texts", {})
         self.rows: dict[int, Any] = {int(row): each for row, each in known.items() if 0 <= int(row) < rows}
         self.of, self.tokens = rows, 0
@@ -440,8 +428,8 @@ class _RowSink:
         return f"{self.done:,} of {self.of:,} texts"
 
     @property
-    def entry(self) -> Entry:
-        return Entry({}, {"texts": {str(row): each for row, each in self.rows.items()}})
+    def entry(self) -> StoredResult:
+        return StoredResult({}, {"texts": {str(row): each for row, each in self.rows.items()}})
 
     def is_done(self, item: int) -> bool:
         return item in self.rows

@@ -11,14 +11,14 @@ from typing import Any
 
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.cache.fingerprint import Fingerprint, difference, sha256
-from pytest_lmgate.engines.base import Backend, Batching, Entry, Model, Runner, unheard
+from pytest_lmgate.engines.base import Backend, Batching, Model, ModelEntry, Runner, discard_note
 from pytest_lmgate.engines.registry import described
 from pytest_lmgate.errors import EngineError, ModelError
 from pytest_lmgate.measure.divergence import compared, strictest
 from pytest_lmgate.measure.lookup import ModelPool
 from pytest_lmgate.measure.loop import explained
 from pytest_lmgate.measure.scoring import prepared_to_score
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.requests import Request, Requests
 from pytest_lmgate.windows.tokens import PromptIds, TokenizerFacts
@@ -29,16 +29,16 @@ class Recipe:
     """Describes a model to a worker."""
 
     backend: Backend  # its engine
-    entry: Entry  # its entry; its digests of files are computed on the worker
+    entry: ModelEntry  # its entry; its digests of files are computed on the worker
     ingredients: Mapping[str, str]  # the model's ingredients in the judging process; the worker's must be equal
     # unique for a model that is not fully identified, so that workers load it again as a session without a cluster
     # would
     mark: str = ""
 
     @classmethod
-    def of(cls, model: Model, backend: Backend, entry: Entry) -> Recipe:
+    def of(cls, model: Model, backend: Backend, entry: ModelEntry) -> Recipe:
         mark = uuid.uuid4().hex if model.content is None or model.not_kept else ""
-        return cls(backend, replace(entry, digest=sha256, note=unheard), model.ingredients, mark)
+        return cls(backend, replace(entry, digest=sha256, note=discard_note), model.ingredients, mark)
 
     @property
     def key(self) -> str:

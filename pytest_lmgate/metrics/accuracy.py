@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.settings.requests import Signature
+from pytest_lmgate.settings.gate_options import Signature
 from pytest_lmgate.stats.sample import ByRow, Sample, Scale, cluster_numbers
 
 CHOICE_VARIANTS = ("acc", "acc_norm", "acc_bytes")

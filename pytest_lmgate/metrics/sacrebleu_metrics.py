@@ -11,15 +11,16 @@ of character (and word) n-grams that both sides have. Of several references a ro
 shifts to the closest reference, over the mean length of a row's references. An empty output has 100, and there is no
 upper end.
 
-The methods of sacrebleu with an underscore are those its `significance` module calls; the three metrics share them (2.4
-to 2.6).
+Rows are scored one by one, since sacrebleu's `corpus_score` keeps no statistics of a row. Of chrF `sentence_score` has
+none either: `private.py` of this folder takes them.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ import numpy as np
 
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.errors import ConfigError, nearest
+from pytest_lmgate.metrics.private import chrf_score, chrf_statistics
 from pytest_lmgate.metrics.texts import References, Statistics, TextMetric, require_flags
 
 _KANA = re.compile("[\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f]")
@@ -73,15 +75,10 @@ def bleu(
             raise ConfigError(f"bleu: smooth_value needs smooth_method 'floor' or 'add-k', got {smooth_method!r}")
     _require_tokenizer(tokenize, BLEU.TOKENIZERS)
     order = max_ngram_order
+    made = functools.partial(BLEU, max_ngram_order=order, tokenize=tokenize, lowercase=lowercase)
     try:
-        metric = BLEU(
-            max_ngram_order=order,
-            tokenize=tokenize,
-            smooth_method=smooth_method,
-            smooth_value=smooth_value,
-            lowercase=lowercase,
-            effective_order=effective_order,
-        )
+        metric = made(smooth_method=smooth_method, smooth_value=smooth_value, effective_order=effective_order)
+        counting = made(smooth_method="none", effective_order=True)  # add-k would write into the counts
     except (ImportError, RuntimeError) as error:  # the tokenizer needs a library, which sacrebleu names
         raise ConfigError(f"bleu: tokenize={tokenize!r}: {' '.join(str(error).split())}") from error
 
@@ -103,6 +100,10 @@ def bleu(
             max_ngram_order=order,
         )
 
+    def row(prediction: str, references: Sequence[str]) -> list[float]:
+        score = counting.sentence_score(prediction, references)
+        return [score.sys_len, score.ref_len, *score.counts, *score.totals]
+
     def details(sums: Floats) -> dict[str, Any]:
         result = computed(sums)
         shown = {name: getattr(result, name) for name in ("bp", "sys_len", "ref_len")}
@@ -112,7 +113,7 @@ def bleu(
         name="bleu",
         direction="higher",
         signature=_signature("BLEU", metric) + unsigned,
-        statistics=_segment_statistics(metric),
+        statistics=_row_by_row(row),
         value=lambda sums: float(computed(sums).score),
         row_value=lambda sums: float(computed(sums, effective=True).score),
         details=details,
@@ -165,8 +166,8 @@ def chrf(
         direction="higher",
         # The weight of recall is in the name that sacrebleu prints, not in its signature.
         signature=_signature(f"chrF{beta}{'+' * word_order}", metric),
-        statistics=_segment_statistics(metric),
-        value=lambda sums: float(metric._compute_f_score(sums.tolist())),
+        statistics=_row_by_row(functools.partial(chrf_statistics, metric)),
+        value=functools.partial(chrf_score, metric),
         details=_chrf_details,
         lowest=0,
         highest=100,
@@ -194,15 +195,19 @@ def ter(
     require_flags("ter", asian_support=asian_support, case_sensitive=case_sensitive)
     metric = TER(normalized=normalized, no_punct=no_punct, asian_support=asian_support, case_sensitive=case_sensitive)
 
+    def row(prediction: str, references: Sequence[str]) -> list[float]:
+        score: Any = metric.sentence_score(prediction, references)
+        return [score.num_edits, score.ref_length]
+
     def value(sums: Floats) -> float:
-        result: Any = metric._compute_score_from_stats(sums.tolist())
-        return float(result.score)
+        edits, words = sums.tolist()
+        return 100 * (edits / words if words else float(edits > 0))
 
     return TextMetric(
         name="ter",
         direction="lower",
         signature=_signature("TER", metric),
-        statistics=_segment_statistics(metric),
+        statistics=_row_by_row(row),
         value=value,
         details=lambda sums: {"edits": int(sums[0]), "ref_len": float(sums[1])},
         lowest=0,
@@ -258,18 +263,20 @@ def _chrf_details(sums: Floats) -> dict[str, float]:
     }
 
 
-def _segment_statistics(metric: Any) -> Statistics:
-    """Return the function from texts to a metric's statistics of each row, shape ``[rows, k]``."""
+def _row_by_row(statistics: Callable[[str, Sequence[str]], Sequence[float]]) -> Statistics:
+    """Return the function from texts to statistics, shape ``[rows, k]``, from that of one text and its references."""
 
-    def statistics(predictions: Sequence[str], references: References, rows: Sequence[Mapping[str, Any]]) -> Floats:
-        # Lines are read by the program without the white space at their end; streams of references hold None where a
-        # row has no more.
-        outputs = [text.rstrip() for text in predictions]
-        width = max(map(len, references))
-        streams = [[of_row[i].rstrip() if i < len(of_row) else None for of_row in references] for i in range(width)]
-        return np.array(metric._extract_corpus_statistics(outputs, streams), dtype=np.float64)
+    def of_rows(predictions: Sequence[str], references: References, rows: Sequence[Mapping[str, Any]]) -> Floats:
+        # The command `sacrebleu` reads lines without the white space at their end.
+        return np.array(
+            [
+                statistics(text.rstrip(), [reference.rstrip() for reference in of_row])
+                for text, of_row in zip(predictions, references, strict=True)
+            ],
+            dtype=np.float64,
+        )
 
-    return statistics
+    return of_rows
 
 
 def _signature(label: str, metric: Any) -> str:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from pytest_lmgate.errors import escape_controls
+from pytest_lmgate.settings.gate_options import Signature
 from pytest_lmgate.settings.metrics import METRICS, Direction
-from pytest_lmgate.settings.requests import Signature
 
 if TYPE_CHECKING:
     from pytest_lmgate.stats.sample import Sample
@@ -34,6 +34,22 @@ class ScoredRow:
     references: tuple[str, ...]
     prompt: str = ""
     output: str | None = None
+
+
+@dataclass(frozen=True)
+class AnswerCounts:
+    """How many texts have no answer, or no end.
+
+    Attributes:
+        rows: Number of answers: of texts, or of rows where one answer is made of all texts of a row.
+        without: Rows in whose text the dataset's `extract` found no answer; null without `extract`.
+        cut: Texts that end because they have `max_new_tokens` tokens, or rows with such a text; null where the engine
+            does not say.
+    """
+
+    rows: int
+    without: int | None = None
+    cut: int | None = None
 
 
 @dataclass(eq=False, repr=False)

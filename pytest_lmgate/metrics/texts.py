@@ -27,8 +27,8 @@ from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.errors import ConfigError, MetricInputError
 from pytest_lmgate.metrics.score import Score, ScoredRow
 from pytest_lmgate.settings.extraction import compiled
+from pytest_lmgate.settings.gate_options import Signature
 from pytest_lmgate.settings.metrics import METRICS, RESERVED, Direction, metric_hint
-from pytest_lmgate.settings.requests import Signature
 from pytest_lmgate.stats.bootstrap import (
     RESAMPLES,
     SEED,

@@ -59,7 +59,8 @@ def _fixture(name: str) -> Any:
     return named(measure)
 
 
-globals().update({name: _fixture(name) for name in FIXTURES})  # where pytest looks for the fixtures of a plugin
+MeasuringFixtures = type("MeasuringFixtures", (), {name: _fixture(name) for name in FIXTURES})
+"""A plugin that is nothing but the fixtures ``ppl_of`` and so on; no instance, to which pytest would bind them."""
 
 
 class HookSpecs:
@@ -101,12 +102,21 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("showfixtures") or config.getoption("show_fixtures_per_test"):
         _describe_fixtures()
     hooks = GateHooks(config)
-    # Registered without names, so that -p no:NAME cannot disable one of them alone.
-    config.pluginmanager.register(hooks)
+    _register(config, "fixtures", MeasuringFixtures)
+    _register(config, "gates", hooks)
     if hooks.controller is not None:
-        config.pluginmanager.register(hooks.controller)
+        _register(config, "xdist", hooks.controller)
     if config.getoption("lmgate_plan"):
-        config.pluginmanager.register(PlanHooks(config, hooks))
+        _register(config, "plan", PlanHooks(config, hooks))
+
+
+def _register(config: pytest.Config, name: str, part: object) -> None:
+    """Register a part of this plugin, which ``-p no:lmgate-NAME`` must not turn off: a gate might pass unjudged."""
+    if config.pluginmanager.register(part, f"lmgate-{name}") is None:
+        raise pytest.UsageError(
+            f"-p no:lmgate-{name}: expected no part of pytest-lmgate to be turned off alone, since gates could pass "
+            "unjudged; --no-lmgate skips them, and -p no:lmgate turns the whole plugin off"
+        )
 
 
 def _markers(config: pytest.Config) -> Iterable[str]:

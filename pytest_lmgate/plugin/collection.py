@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.yaml_items import asked_files, may_have_gates, placed
 from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.metrics import FIXTURES, MARKER_NAMES, metric_called
-from pytest_lmgate.settings.options import find_project_file
 
 
 def gates_of(item: pytest.Item) -> list[str]:
@@ -30,7 +27,12 @@ def is_measuring(item: pytest.Item) -> bool:
 
 
 def mixed_up(gated: Sequence[pytest.Item], measuring: Sequence[pytest.Item]) -> list[str]:
-    return [*_same_ids([*gated, *measuring]), *_shared_fixtures(measuring)]
+    problems = _same_ids([*gated, *measuring])
+    if measuring:
+        from pytest_lmgate.plugin.fixtures import shared_fixtures
+
+        problems += shared_fixtures(measuring)
+    return problems
 
 
 def _same_ids(items: Sequence[pytest.Item]) -> list[str]:
@@ -45,39 +47,6 @@ def _same_ids(items: Sequence[pytest.Item]) -> list[str]:
         for item in items
         if (first := files.setdefault(item.nodeid, item.path)) != item.path
     ]
-
-
-def _shared_fixtures(items: Sequence[pytest.Item]) -> list[str]:
-    """Refuse fixtures that measure once for tests of several projects: names differ between projects."""
-    if not items or options.project_file(items[0].config):
-        return []
-    projects: dict[int, Path | None] = {}
-    problems = []
-    for item in items:
-        info: Any = getattr(item, "_fixtureinfo", None)
-        known = {} if info is None else info.name2fixturedefs
-        for name, definitions in known.items():
-            if definitions[-1].scope not in ("session", "package") or not _measures(name, known):
-                continue
-            own = find_project_file(item.path.parent)
-            if (first := projects.setdefault(id(definitions[-1]), own)) != own:
-                problems.append(
-                    f"the fixture {name!r} has one result for tests of two projects, {first} and {own}: give it the "
-                    "scope 'module', or define it once in each project"
-                )
-    return problems
-
-
-def _measures(name: str, known: Mapping[str, Sequence[Any]]) -> bool:
-    """Whether a fixture of the user's requests one of ours, directly or not."""
-    if name in FIXTURES:
-        return False
-    needed, todo = set[str](), [name]
-    while todo:  # fixtures that need each other in a circle are pytest's to refuse
-        requested = known[each][-1].argnames if (each := todo.pop()) in known else ()
-        todo += {*requested} - needed
-        needed.update(requested)
-    return not FIXTURES.keys().isdisjoint(needed)
 
 
 def refuse_late_gates(item: pytest.Item, expected: int) -> None:

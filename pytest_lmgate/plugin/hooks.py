@@ -327,8 +327,8 @@ class PlanHooks:
         for item in filter(collection.is_gated, session.items):
             if item.get_closest_marker("skip") is None:
                 evaluator, evaluations = gates.evaluations(item)
-                for what in evaluations:
-                    plan.add(evaluator, what)
+                for bound in evaluations:
+                    plan.add(evaluator, bound)
         self._lines = plan_lines(plan.measurements, [*plan.problems, *gates.cache_warnings, *self._hooks.left_out])
         if measuring := sum(map(collection.is_measuring, session.items)):
             tests = counted(measuring, "test")

@@ -8,16 +8,24 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from unittest import SkipTest
 
 import pytest
 
 from pytest_lmgate.engines.registry import collected_backends
-from pytest_lmgate.errors import BaselineError, CacheWarning, ConfigError, LmgateError, RequirementError
+from pytest_lmgate.errors import (
+    BaselineError,
+    CacheWarning,
+    ConfigError,
+    LmgateError,
+    RequirementError,
+    escape_controls,
+)
 from pytest_lmgate.judge.baseline import Baselines
 from pytest_lmgate.judge.judge import Judge
 from pytest_lmgate.judge.result import FixtureCall, Verdict
+from pytest_lmgate.measure.binding import Bound, BoundGate
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.loop import Log
 from pytest_lmgate.metrics.divergence import Divergence
@@ -25,6 +33,7 @@ from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import collected_metrics
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.collection import test_id
+from pytest_lmgate.plugin.fixtures import naming_fixture, request_fixture
 from pytest_lmgate.plugin.options import update
 from pytest_lmgate.plugin.yaml_items import GateItem, MarkerLines, entry_of
 from pytest_lmgate.report.explanation import explain
@@ -32,23 +41,18 @@ from pytest_lmgate.report.text import ProgressLine
 from pytest_lmgate.report.wording import properties
 from pytest_lmgate.settings.decoding import parse_fixture_call, parse_marker
 from pytest_lmgate.settings.file import Project, YamlGate, load_project
-from pytest_lmgate.settings.gates import EvaluationSpec, FixtureReference, Gate, NoRegression, untaken
+from pytest_lmgate.settings.gates import FixtureReference, untaken
 from pytest_lmgate.settings.metrics import MARKER_NAMES
 from pytest_lmgate.settings.options import BASELINE_NAME, FILE_NAME, find_project_file, misspelt
 from pytest_lmgate.settings.session import Options
 
-if TYPE_CHECKING:
-    from _pytest.outcomes import Failed as _Failed
-else:
-    _Failed = pytest.fail.Exception
-
 _SKIPS = (pytest.skip.Exception, pytest.xfail.Exception, SkipTest)
-_GATES = pytest.StashKey[dict[str, Gate]]()
+_GATES = pytest.StashKey[dict[str, BoundGate]]()
 _PLACES = pytest.StashKey[dict[str, tuple[str, int]]]()
 _VERDICTS = pytest.StashKey[list[Verdict]]()
 
 
-class GateFailed(_Failed):
+class GateFailed(pytest.fail.Exception):  # type: ignore[name-defined, misc]  # mypy takes an attribute for no class
     """A FAIL; its text is the whole explanation, so that ``--assert=plain`` shows it too."""
 
 
@@ -117,13 +121,13 @@ class GateSession:
             except LmgateError as error:  # no fault of the gates whose names it has, and said once
                 problems.append(str(error))
                 continue
-            gates: dict[str, Gate] = {}
+            gates: dict[str, BoundGate] = {}
             places: dict[str, tuple[str, int]] = {}
             labels: set[str] = set()
             for mark in reversed([mark for mark in item.iter_markers() if mark.name in MARKER_NAMES]):
                 entry = entry_of(item, mark)
                 try:
-                    gate = self._read(item, mark, entry, judge)
+                    bound = self._read(item, mark, entry, judge)
                 except BaselineError as error:  # no fault of the gates that are judged by it, and said once
                     problems.append(str(error))
                     continue
@@ -134,11 +138,11 @@ class GateSession:
                 test = test_id(item)
                 identity = test
                 if entry is None:
-                    labels.add(label := untaken(gate.label, labels))
+                    labels.add(label := untaken(bound.gate.label, labels))
                     identity = f"{test}::{label}"
-                gates[identity] = gate
+                gates[identity] = bound
                 places[identity] = lines.place_of(item, mark)
-                if gate.uses_baseline:
+                if bound.gate.uses_baseline:
                     self.by_baseline.append(identity)
             item.stash[_GATES], item.stash[_PLACES] = gates, places
             expected[item.nodeid] = len(gates)
@@ -150,15 +154,16 @@ class GateSession:
 
     def models_of(self, item: pytest.Item) -> list[str]:
         """Return the names of the models that a test's gates load, which only one worker of xdist should load."""
-        evaluator, found = self.evaluations(item)
+        evaluator, evaluations = self.evaluations(item)
         project = evaluator.project
         served = {name for name, model in project.spec.models.items() if model.server}
-        names = [name for what in found for name in what.loaded_names if name not in served]
+        names = [name for each in evaluations for name in each.what.loaded_names if name not in served]
         return list(dict.fromkeys(f"{project.folder}: {name}" for name in names))
 
-    def evaluations(self, item: pytest.Item) -> tuple[Evaluator, list[EvaluationSpec]]:
-        found = [what for gate in item.stash[_GATES].values() for what in gate.evaluations]
-        return self._projects.of(item.path).evaluator, found
+    def evaluations(self, item: pytest.Item) -> tuple[Evaluator, list[Bound]]:
+        """Return what the gates of a test measure, and what measures it."""
+        pairs = [(each.bound, each.reference) for each in item.stash[_GATES].values()]
+        return self._projects.of(item.path).evaluator, [each for pair in pairs for each in pair if each is not None]
 
     def share_processors(self, workers: int) -> None:
         """Note that only so many workers of xdist measure, so each may use more processors."""
@@ -170,18 +175,18 @@ class GateSession:
         for judge in self._projects.judges.values():
             judge.baselines.gates = frozenset(self.by_baseline)
 
-    def _read(self, item: pytest.Item, mark: pytest.Mark, entry: YamlGate | None, judge: Judge) -> Gate:
+    def _read(self, item: pytest.Item, mark: pytest.Mark, entry: YamlGate | None, judge: Judge) -> BoundGate:
         gate = entry.gate if entry else parse_marker(mark.name, mark.args, mark.kwargs)
         try:
-            judge.evaluator.check(gate)
+            bound = judge.evaluator.bind_gate(gate)
         except ConfigError as error:
-            raise naming_fixture(item, gate, error) from None
+            raise naming_fixture(item, gate.given, error) from None
         if gate.uses_baseline:
             judge.baselines.read()
-        for given in _given(gate):
+        for given in gate.given:
             if isinstance(given, FixtureReference):
-                _ask_for(given.name, item)
-        return gate
+                request_fixture(given.name, item)
+        return bound
 
     def measure(self, item: pytest.Item) -> None:
         """Measure and judge all gates of a test, in its setup phase."""
@@ -194,10 +199,10 @@ class GateSession:
             return getattr(item, "funcargs", {})[given.name] if isinstance(given, FixtureReference) else given
 
         with judge.evaluator.sharing():
-            for identity, gate in item.stash[_GATES].items():
+            for identity, bound in item.stash[_GATES].items():
                 try:
                     with self._progress:
-                        verdict, error = judge.judge(gate, identity, test_id(item), resolve, places[identity])
+                        verdict, error = judge.judge(bound, identity, test_id(item), resolve, places[identity])
                     if isinstance(error, SkipTest):
                         raise error
                     if isinstance(error, RequirementError):
@@ -230,12 +235,12 @@ class GateSession:
         if _VERDICTS in item.stash:
             return
 
-        def refuse(_: object) -> None:
-            raise LmgateError(f"not measured, as the test could not be set up: {reason}")
-
         judge, places, test = self._projects.of(item.path), item.stash[_PLACES], test_id(item)
-        gates = item.stash[_GATES].items()
-        verdicts = [judge.judge(gate, identity, test, refuse, places[identity])[0] for identity, gate in gates]
+        message = escape_controls(f"not measured, as the test could not be set up: {reason}")
+        verdicts = [
+            judge.unmeasured(each.gate, identity, test, places[identity], message)
+            for identity, each in item.stash[_GATES].items()
+        ]
         item.stash[_VERDICTS] = verdicts
         _attach(item, verdicts)
 
@@ -366,62 +371,6 @@ def _refuse_misnamed(folder: Path, found: Path) -> None:
             return
         if wrong := misspelt(each):
             raise ConfigError(f"{wrong[0]} is not read, since only a file named {FILE_NAME} is: rename it")
-
-
-# ``lmgate.fixture("name")`` in a marker: pytest sets the fixture up with the test's own, and its value is taken.
-
-
-def _given(gate: Gate) -> list[Any]:
-    return [*gate.evaluation.given, *([gate.against] if isinstance(gate, NoRegression) else [])]
-
-
-def naming_fixture(item: pytest.Item, gate: Gate, error: ConfigError) -> ConfigError:
-    """Add a hint to the error of an unknown name if the test has a fixture of that name."""
-    for name in _given(gate):
-        is_it = isinstance(name, str) and f"{name!r} is not known" in str(error) and hasattr(item, "fixturenames")
-        if is_it and item.session._fixturemanager.getfixturedefs(name, item):
-            hint = f"; {name!r} is a fixture: lmgate.fixture({name!r}) stands for its value"
-            return ConfigError(f"{error}{hint}")
-    return error
-
-
-def _ask_for(name: str, item: pytest.Item) -> None:
-    names: list[str] | None = getattr(item, "fixturenames", None)
-    if names is None:
-        raise ConfigError(f"lmgate.fixture({name!r}): a {type(item).__name__} has no fixtures; name a model")
-    if not item.session._fixturemanager.getfixturedefs(name, item):
-        if name in _parameters(item):
-            raise ConfigError(
-                f"lmgate.fixture: {name!r} is an argument of parametrize, not a fixture: make it one and say "
-                f"indirect=[{name!r}], or give each value its marker by pytest.param(..., marks=...)"
-            )
-        raise ConfigError(
-            f"lmgate.fixture: no fixture {name!r} for this test; pytest --fixtures lists the known fixtures"
-        )
-    if name in names:
-        return
-    if parametrized := _without_parameter(name, item, set()):
-        raise ConfigError(
-            f"lmgate.fixture: fixture {parametrized!r} has params: pytest collects a test once for each of them only "
-            f"if the test asks for the fixture; add {name!r} to the test's arguments or to @pytest.mark.usefixtures"
-        )
-    names.append(name)
-
-
-def _parameters(item: pytest.Item) -> dict[str, Any]:
-    return getattr(getattr(item, "callspec", None), "params", {})
-
-
-def _without_parameter(name: str, item: pytest.Item, seen: set[str]) -> str:
-    """Return the first fixture with params, of `name` and those that it needs, that this test does not request."""
-    if name in seen or name in _parameters(item):
-        return ""
-    seen.add(name)
-    definitions = item.session._fixturemanager.getfixturedefs(name, item) or ()
-    if any(definition.params is not None for definition in definitions[-1:]):
-        return name
-    needed = (other for definition in definitions for other in definition.argnames)
-    return next(filter(None, (_without_parameter(other, item, seen) for other in needed)), "")
 
 
 # The metrics and engines that a conftest or another plugin registers, and the messages if that fails.

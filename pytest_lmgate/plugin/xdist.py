@@ -7,7 +7,6 @@ only, and not if another plugin schedules the tests.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import tempfile
 import uuid
@@ -19,6 +18,8 @@ import pytest
 
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.ledger import VERIFIED, Ledger
+
+_FEWEST = 2  # tests that a worker needs to run one: it waits until it knows the next
 
 
 class Controller:
@@ -82,57 +83,67 @@ def by_model(scheduler: Any, config: pytest.Config, log: Any, ledger: Ledger) ->
         down. Tests of a dead worker go to any other.
         """
 
+        collection: Sequence[str] | None
+
         def __init__(self, config: pytest.Config, log: Any) -> None:
             super().__init__(config, log)
+            self._groups: dict[int, str] = {}  # by test
             self._workers: dict[str, Any] = {}  # by group
 
         def schedule(self) -> None:
+            """Share out the tests. xdist does it if none has a group, and if workers collected different tests."""
+            first, *others = self.node2collection.values()
+            if self.collection is None and all(tests == first for tests in others):
+                groups = groups_of(ledger.models)
+                self._groups = {number: groups[test] for number, test in enumerate(first) if test in groups}
+                if self._groups:
+                    self.collection = first
+                    self.pending.extend(range(len(first)))
             super().schedule()
-            for node in self.nodes:
+            for node in self.nodes:  # one that got a single test would wait for another
                 self.check_schedule(node)
 
         def check_schedule(self, node: Any, duration: float = 0) -> None:
-            if self.pending and not any(self._may_run(node, test) for test in self.pending):
-                node.shutdown()
-            else:
+            own = self.node2pending[node]
+            if not self._groups:
                 super().check_schedule(node, duration)
+            elif not node.shutting_down and len(own) < _FEWEST:
+                share = len(self.pending) // len(self.nodes) // 4  # as xdist's first
+                most = max(_FEWEST - len(own), min(share, self.maxschedchunk or share))
+                tests = _next_tests(self.pending, self._groups, self._workers, node, most)
+                if not tests:
+                    node.shutdown()
+                    return
+                own.extend(tests)
+                sent = set(tests)
+                self.pending[:] = [test for test in self.pending if test not in sent]
+                node.send_runtest_some(tests)
 
         def remove_node(self, node: Any) -> str | None:
             self._workers = {group: owner for group, owner in self._workers.items() if owner is not node}
             died_in: str | None = super().remove_node(node)
             return died_in
 
-        def _send_tests(self, node: Any, num: int) -> None:
-            groups, workers = self._groups, self._workers
-            if not groups:
-                super()._send_tests(node, num)
-                return
-            chosen = [test for test in self.pending if workers.get(groups.get(test, "")) is node]
-            free = [test for test in self.pending if groups.get(test) not in workers]
-            for test in free:
-                if len(chosen) >= num:
-                    break
-                group = groups.get(test)
-                if group is None:
-                    chosen.append(test)
-                else:
-                    workers[group] = node
-                    chosen += [each for each in free if groups.get(each) == group]
-                    break  # the next model is for the next worker that asks
-            if sent := dict.fromkeys(chosen[:num]):
-                self.pending[:] = [test for test in self.pending if test not in sent]
-                self.node2pending[node].extend(sent)
-                node.send_runtest_some(list(sent))
-
-        def _may_run(self, node: Any, test: int) -> bool:
-            return self._workers.get(self._groups.get(test, ""), node) is node
-
-        @functools.cached_property
-        def _groups(self) -> Mapping[int, str]:
-            groups = groups_of(ledger.models)
-            return {number: groups[test] for number, test in enumerate(self.collection or ()) if test in groups}
-
     return ModelScheduling(config, log)
+
+
+def _next_tests(
+    pending: Sequence[int], groups: Mapping[int, str], workers: dict[str, Any], node: Any, most: int
+) -> list[int]:
+    """Return the tests to send to a worker: of its groups, then of none, then of one that is now its own."""
+    chosen = [test for test in pending if workers.get(groups.get(test, "")) is node]
+    free = [test for test in pending if groups.get(test) not in workers]
+    for test in free:
+        if len(chosen) >= most:
+            break
+        group = groups.get(test)
+        if group is None:
+            chosen.append(test)
+        else:
+            workers[group] = node
+            chosen += [other for other in free if groups.get(other) == group]
+            break  # the next model is for the next worker that asks
+    return chosen[:most]
 
 
 def groups_of(models: Mapping[str, Sequence[str]]) -> dict[str, str]:

@@ -106,7 +106,9 @@ def add_to_testpaths(config: pytest.Config) -> None:
         if not file.is_file() or not _inside(file, config.rootpath) or not may_have_gates(file):
             continue
         if not any(_inside(file, config.invocation_params.dir / arg.partition("::")[0]) for arg in config.args):
-            config.args.append(str(file))
+            from pytest_lmgate.plugin.private import collect_too
+
+            collect_too(config, file)
 
 
 def asked_files(config: pytest.Config) -> list[Path]:

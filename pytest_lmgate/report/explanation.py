@@ -70,27 +70,35 @@ def _lines(verdict: Verdict) -> list[str]:
     ]
 
 
-def _compared(verdict: Verdict, found: Comparison, name: str) -> list[str]:
+def _compared(verdict: Verdict, comparison: Comparison, name: str) -> list[str]:
     assert verdict.value is not None
-    value, reference = distinct(verdict.value, found.reference)
-    worse = f"{size(found, abs(found.degradation))} {'worse' if found.degradation > 0 else 'better'}"
-    relation = "the same as" if found.degradation == 0 else f"{worse} than"
-    p_value = "" if found.p_value is None else f"p = {found.p_value:.4f} (two-sided, as sacrebleu's paired bootstrap)"
-    level = "" if found.bounds is None else f", each end at {100 * found.confidence:.15g}%"
+    value, reference = distinct(verdict.value, comparison.reference)
+    worse = f"{size(comparison, abs(comparison.degradation))} {'worse' if comparison.degradation > 0 else 'better'}"
+    relation = "the same as" if comparison.degradation == 0 else f"{worse} than"
+    p_value = (
+        ""
+        if comparison.p_value is None
+        else f"p = {comparison.p_value:.4f} (two-sided, as sacrebleu's paired bootstrap)"
+    )
+    level = "" if comparison.bounds is None else f", each end at {100 * comparison.confidence:.15g}%"
     power = ""
-    if found.detectable is not None and found.detectable > found.tolerance.size and verdict.verdict != "fail":
-        power = f"the smallest change this gate can see is {size(found, found.detectable)}"
+    if (
+        comparison.detectable is not None
+        and comparison.detectable > comparison.tolerance.size
+        and verdict.verdict != "fail"
+    ):
+        power = f"the smallest change this gate can see is {size(comparison, comparison.detectable)}"
     return [
         f"{verdict.marker}: {name} {value} of {verdict.model!r} on {verdict.dataset!r} is {relation} "
-        f"{reference} of the {found.against}: {verdict.verdict.upper()} at a tolerance of "
-        f"{tolerance(found, verdict.metric)}",
+        f"{reference} of the {comparison.against}: {verdict.verdict.upper()} at a tolerance of "
+        f"{tolerance(comparison, verdict.metric)}",
         *_facts(
-            ("degraded", f"{degradation(found)}{level}"),
+            ("degraded", f"{degradation(comparison)}{level}"),
             ("verdict", conclusion(verdict)),
-            ("noise", _noise(found.clusters, found.clustered_by, found.bounds)),
+            ("noise", _noise(comparison.clusters, comparison.clustered_by, comparison.bounds)),
             ("power", power),
             ("bootstrap", p_value),
-            *(("note", note) for note in found.notes),
+            *(("note", note) for note in comparison.notes),
             *_how_measured(verdict),
         ),
         *attribution_lines(verdict),
@@ -116,7 +124,7 @@ def unseen(share: float | None) -> str:
 
 
 def conclusion(verdict: Verdict) -> str:
-    """Return why the bounds led to the verdict, and what would settle it; empty without bounds."""
+    """Return why the bounds led to the verdict, and how to settle it; empty without bounds."""
     if verdict.comparison is not None:
         return _of_comparison(verdict, verdict.comparison)
     return "" if verdict.bounded is None else _of_bounds(verdict, verdict.bounded)
@@ -138,32 +146,32 @@ def _of_bounds(verdict: Verdict, bounded: Bounded) -> str:
 
 
 def _noise(clusters: int, clustered_by: str, rule: Rule | None) -> str:
-    shown = counted(clusters, clustered_by.removesuffix("s")) + " of text" * (clustered_by == "blocks")
+    shown = counted(clusters, clustered_by.removesuffix("s")) + (" of text" if clustered_by == "blocks" else "")
     return "" if rule is None else f"from {shown}, {_RULES[rule]}"
 
 
-def _of_comparison(verdict: Verdict, found: Comparison) -> str:
-    level = f"{100 * found.confidence:.15g}%"
+def _of_comparison(verdict: Verdict, comparison: Comparison) -> str:
+    level = f"{100 * comparison.confidence:.15g}%"
     if verdict.verdict == "pass":
-        if found.bounds is None:
-            return "; ".join(filter(None, (found.reason, undecidable(verdict))))
+        if comparison.bounds is None:
+            return "; ".join(filter(None, (comparison.reason, undecidable(verdict))))
         within = f"the change is within the tolerance with {level} confidence"
-        return "; ".join(filter(None, (within, unseen(found.unseen))))
+        return "; ".join(filter(None, (within, unseen(comparison.unseen))))
     if verdict.verdict == "fail":
         return f"the change is beyond the tolerance with {level} confidence"
-    is_beyond = found.degradation > found.tolerance.size
+    is_beyond = comparison.degradation > comparison.tolerance.size
     if verdict.blocking and not is_beyond:
         build = "--lmgate-strict fails the build"
     else:
         build = f"the build {'fails' if verdict.blocking else 'does not fail'}, because the measured change is "
         build += f"{'beyond' if is_beyond else 'within'} the tolerance"
     text = f"inconclusive at {level}: {build}"
-    if found.needed is not None and found.degradation == 0 and found.bounds in ("tango", "unchanged"):
-        shown = size(found, found.tolerance.size)
-        text += f"; it needs {found.needed:,} {verdict.unit}s without a change to show less than {shown}"
-    elif found.needed is not None:
-        text += f"; about {found.needed:,} {verdict.unit}s would settle it"
-    return "; ".join(filter(None, (text, undecidable(verdict) or found.reason)))
+    if comparison.needed is not None and comparison.degradation == 0 and comparison.bounds in ("tango", "unchanged"):
+        shown = size(comparison, comparison.tolerance.size)
+        text += f"; it needs {comparison.needed:,} {verdict.unit}s without a change to show less than {shown}"
+    elif comparison.needed is not None:
+        text += f"; about {comparison.needed:,} {verdict.unit}s would settle it"
+    return "; ".join(filter(None, (text, undecidable(verdict) or comparison.reason)))
 
 
 def _how_measured(verdict: Verdict) -> list[tuple[str, str]]:
@@ -192,22 +200,22 @@ def _worst(verdict: Verdict) -> list[str]:
     """Return a line for prompt, reference and output of each row, cut to the terminal."""
     if not verdict.worst:
         return []
-    digits = max(len(f"{each.row:,}") for each in verdict.worst)
-    with_prompt = any(each.prompt for each in verdict.worst)
-    with_answer = any(each.answer is not None for each in verdict.worst)
+    digits = max(len(f"{row.row:,}") for row in verdict.worst)
+    with_prompt = any(row.prompt for row in verdict.worst)
+    with_answer = any(row.answer is not None for row in verdict.worst)
     texts_of = f"{'end of the prompt, ' * with_prompt}reference, output{', answer' * with_answer}"
     before = verdict.worst[0].before is not None
     lines = _facts(("worse rows" if before else "worst rows", f"row (from 0), score{' (before)' * before}, {texts_of}"))
-    for each in verdict.worst:
-        then = "" if each.before is None else f"({each.before:.4g})  "
-        begin = f"    {each.row:{digits},}  {each.score:8.4g}  {then}"
+    for row in verdict.worst:
+        then = "" if row.before is None else f"({row.before:.4g})  "
+        begin = f"    {row.row:{digits},}  {row.score:8.4g}  {then}"
         width = max(20, shutil.get_terminal_size().columns - len(begin))
         # The question ends a prompt with examples, and the answer ends a text with reasoning.
-        shown = [ending(each.prompt, width)] * with_prompt + [excerpt(each.reference, width)]
+        shown = [ending(row.prompt, width)] * with_prompt + [excerpt(row.reference, width)]
         shown += (
-            [ending(each.output, width), excerpt(each.answer or "", width)]
+            [ending(row.output, width), excerpt(row.answer or "", width)]
             if with_answer
-            else [excerpt(each.output, width)]
+            else [excerpt(row.output, width)]
         )
         shown = [text or "(empty)" for text in shown]
         lines += [(" " * len(begin) if number else begin) + text for number, text in enumerate(shown)]
@@ -241,8 +249,8 @@ def _provenance(verdict: Verdict) -> str:
 
 def attribution_lines(verdict: Verdict, *, most: tuple[int, int, int] = (3, 2, 5), width: int = 0) -> list[str]:
     """Return where a candidate got worse; `most` says how many passages, tokens of each, and tags to show."""
-    where, found = verdict.where, verdict.comparison
-    if where is None or found is None:
+    where, comparison = verdict.where, verdict.comparison
+    if where is None or comparison is None:
         return []
     width = width or shutil.get_terminal_size().columns
     passages, tokens, tags = most
@@ -251,12 +259,12 @@ def attribution_lines(verdict: Verdict, *, most: tuple[int, int, int] = (3, 2, 5
         also = ", and at which tokens" if any(passage.tokens for passage in where.passages) else ""
         lines.append(f"  where      parts of the text that cost most: by how much the loss rose{also}")
         for passage in where.passages[:passages]:
-            each = f"{passage.rise / passage.count:+.2g} each"  # passages are sorted by the rise in all
-            rise = f"{passage.rise:+.3g} nats over {counted(passage.count, where.per)} ({each})"
+            per_token = f"{passage.rise / passage.count:+.2g} each"  # passages are sorted by the rise in all
+            rise = f"{passage.rise:+.3g} nats over {counted(passage.count, where.per)} ({per_token})"
             begin = f"    {passage.place}: {rise}  "
             lines.append(f"{begin}{excerpt(passage.begins, max(20, width - len(begin)))}".rstrip())
             lines += [_token(token, width) for token in passage.tokens[:tokens]]
-    return lines + _tags(found, where, tags) + [f"  note       {excerpt(note, 300)}" for note in where.notes]
+    return lines + _tags(comparison, where, tags) + [f"  note       {excerpt(note, 300)}" for note in where.notes]
 
 
 def _token(token: TokenChange, width: int) -> str:
@@ -270,13 +278,13 @@ def _token(token: TokenChange, width: int) -> str:
     return f"{begin}{before}[{shown}]{excerpt(token.after, max(4, room - len(before)))}{losses}"
 
 
-def _tags(found: Comparison, where: Attribution, most: int) -> list[str]:
+def _tags(comparison: Comparison, where: Attribution, most: int) -> list[str]:
     worse = [tag for tag in where.tags if tag.is_worse]
-    texts = [f"{_tag_name(tag)} {_changed(found, tag)}, {counted(tag.rows, 'row')}" for tag in worse[:most]]
+    texts = [f"{_tag_name(tag)} {_changed(comparison, tag)}, {counted(tag.rows, 'row')}" for tag in worse[:most]]
     if len(worse) > most:
         texts.append(f"{len(worse) - most} more that got worse beyond noise")
     if others := [tag for tag in where.tags if not tag.is_worse]:
-        names = ", ".join(f"{_tag_name(tag)} {_changed(found, tag)}" for tag in others[:most])
+        names = ", ".join(f"{_tag_name(tag)} {_changed(comparison, tag)}" for tag in others[:most])
         more = len(others) - len(others[:most]) + where.more_tags
         texts.append(f"not worse beyond noise: {names}{f' and {more} more' if more else ''}")
     return [f"{' ' * 13 if at else '  tags       '}{text}" for at, text in enumerate(texts)]
@@ -287,8 +295,8 @@ def _tag_name(tag: TagChange) -> str:
     return f"{excerpt(tag.column, 40)}={excerpt(tag.value, 40)}"
 
 
-def _changed(found: Comparison, tag: TagChange) -> str:
+def _changed(comparison: Comparison, tag: TagChange) -> str:
     """Return a tag's change with its bounds, as a comparison's is written, or why there is no change."""
     if tag.degradation is None:
         return f"({excerpt(tag.problem, 120)})"
-    return degradation(replace(found, degradation=tag.degradation, lower=tag.lower, upper=tag.upper))
+    return degradation(replace(comparison, degradation=tag.degradation, lower=tag.lower, upper=tag.upper))

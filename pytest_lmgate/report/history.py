@@ -1,4 +1,4 @@
-"""Each gate along a history of runs, and what its reports say of the runs before."""
+"""Each gate along a history of runs, and the reports' words about earlier runs."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Track:
 
 
 def tracks(history: Sequence[Results]) -> list[Track]:
-    found: dict[str, list[tuple[Results, Verdict]]] = {}
+    pairs_by_gate: dict[str, list[tuple[Results, Verdict]]] = {}
     for run in history:
         for gate in run.verdicts:
-            found.setdefault(gate.id, []).append((run, gate))
+            pairs_by_gate.setdefault(gate.id, []).append((run, gate))
     made = []
-    for name, pairs in found.items():
+    for name, pairs in pairs_by_gate.items():
         runs, gates = zip(*pairs, strict=True)
         made.append(Track(name, runs, gates, find_changes(gates)))
     return made
@@ -49,9 +49,9 @@ def finding_words(gate: Verdict, finding: Finding) -> str:
     """Describe a change: the gate's own verdict, or the p-value and the allowed one."""
     if not finding.is_change:
         return finding.why
-    if (found := gate.comparison) is not None:
-        allowed = tolerance(found, gate.metric)
-        return f"{gate.shown} at {degradation(found)} against the {found.against}, tolerance {allowed}"
+    if (comparison := gate.comparison) is not None:
+        allowed = tolerance(comparison, gate.metric)
+        return f"{gate.shown} at {degradation(comparison)} against the {comparison.against}, tolerance {allowed}"
     change = finding.change
     assert change is not None
     errors = f"{change.errors:.1f} standard errors" if math.isfinite(change.errors) else "without any noise"
@@ -69,9 +69,9 @@ def past_runs(history: Sequence[Results], this: Results) -> dict[str, tuple[Past
     record may already be in the history.
     """
     gates = {gate.id for gate in this.verdicts}
-    earlier = [each for each in history if each.run.id != this.run.id and each.run.date <= this.run.date]
+    earlier = [results for results in history if results.run.id != this.run.id and results.run.date <= this.run.date]
     return {
-        track.id: tuple(map(_past_run, *(each[-EARLIER - 1 :] for each in (track.runs, track.gates, track.findings))))
+        track.id: tuple(map(_past_run, *(items[-EARLIER - 1 :] for items in (track.runs, track.gates, track.findings))))
         for track in tracks([*earlier, this])
         if track.id in gates and len(track.runs) > 1
     }

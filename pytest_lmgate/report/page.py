@@ -39,8 +39,8 @@ def html_report(results: Results) -> str:
         "page.html",
         counts=counts(results.verdicts),
         run={key: shortened(escape_controls(text), _LINE) for key, text in run_facts(results).items()},
-        fails=sum(each.fails for each in results.verdicts),
-        outcomes=[(name, sum(each.outcome == name for each in results.verdicts)) for name in _OUTCOMES],
+        fails=sum(verdict.fails for verdict in results.verdicts),
+        outcomes=[(name, sum(verdict.outcome == name for verdict in results.verdicts)) for name in _OUTCOMES],
         problems=[shortened(escape_controls(problem), _LINE) for problem in results.problems],
         remarks=[shortened(escape_controls(remark), _LINE) for remark in results.remarks],
         gates=[_gate(results, verdict, name_of[verdict.id]) for verdict in worst_first(results.verdicts)],
@@ -59,13 +59,13 @@ def rendered(template: str, **shown: Any) -> str:
 
 
 def _gate(results: Results, verdict: Verdict, name: str) -> dict[str, Any]:
-    """Return what the page shows of a verdict."""
-    outcome, found = verdict.outcome, verdict.comparison
+    """Return the page's view of a verdict."""
+    outcome, comparison = verdict.outcome, verdict.comparison
     row = Row.of(verdict)
     # Worst rows, and where it got worse, have tables and plots of their own.
     headline, *facts = shortened(explain(replace(verdict, where=None, worst=())), _LINE).split("\n")
     is_detailed = verdict.verdict != "pass" or len(results.verdicts) < _MANY
-    is_limit = found is None and verdict.limit is not None
+    is_limit = comparison is None and verdict.limit is not None
     value = "-" if verdict.value is None else rounded(verdict.value, verdict.limit if is_limit else None)
     sign = "≤ " if verdict.marker.endswith("_max") else "≥ "
     plot = plot_of(verdict)
@@ -86,20 +86,20 @@ def _gate(results: Results, verdict: Verdict, name: str) -> dict[str, Any]:
         "percentiles": percentiles(verdict.details),
         "worst": [
             (
-                each.row,
-                f"{each.score:.3g}" + ("" if each.before is None else f" ({each.before:.3g})"),
+                worst_row.row,
+                f"{worst_row.score:.3g}" + ("" if worst_row.before is None else f" ({worst_row.before:.3g})"),
                 [
                     (title, shortened(escape_controls(text), _LINE))
                     for title, text in (
-                        ("prompt", each.prompt),
-                        ("reference", each.reference or "(empty)"),
-                        ("output", each.output or "(empty)"),
-                        ("answer", each.answer or "(empty)"),
+                        ("prompt", worst_row.prompt),
+                        ("reference", worst_row.reference or "(empty)"),
+                        ("output", worst_row.output or "(empty)"),
+                        ("answer", worst_row.answer or "(empty)"),
                     )
-                    if title != "answer" or each.answer is not None
+                    if title != "answer" or worst_row.answer is not None
                 ],
             )
-            for each in verdict.worst
+            for worst_row in verdict.worst
         ],
         "where": attribution_lines(verdict, most=(5, 5, 20), width=_WIDTH),
         "spread": None if verdict.spread is None else spread_view(verdict.spread),
@@ -194,14 +194,14 @@ class Plot:
 
 
 def plot_of(verdict: Verdict) -> Plot | None:
-    row, found = Row.of(verdict), verdict.comparison
+    row, comparison = Row.of(verdict), verdict.comparison
     scale, form, unit = 1.0, "", ""
-    if found is not None:
-        scale, unit = (100.0, "%") if found.tolerance.relative else (1.0, "")
+    if comparison is not None:
+        scale, unit = (100.0, "%") if comparison.tolerance.relative else (1.0, "")
         form, fails_above = "+", True
-        against = excerpt(found.against, _NAME)
+        against = excerpt(comparison.against, _NAME)
         title = f"change from {row.limit}, the value of the {against}, with one-sided bounds; the right is worse"
-        numbers, bounds = (found.degradation, found.tolerance.size), (found.lower, found.upper)
+        numbers, bounds = (comparison.degradation, comparison.tolerance.size), (comparison.lower, comparison.upper)
         labels = (row.change.partition(" [")[0], f"tolerance {row.tolerance}")
     elif verdict.value is not None and verdict.limit is not None:
         title = "value with its 95% interval"
@@ -213,11 +213,11 @@ def plot_of(verdict: Verdict) -> Plot | None:
         labels = (rounded(*numbers), f"limit {row.limit}")
     else:
         return None
-    shown = [scale * number for number in (*numbers, *(each for each in bounds if each is not None))]
-    line = Axis.over([*shown, None if found is None else 0.0], form=form, unit=unit)
+    shown = [scale * number for number in (*numbers, *(bound for bound in bounds if bound is not None))]
+    line = Axis.over([*shown, None if comparison is None else 0.0], form=form, unit=unit)
     if line is None or not all(map(math.isfinite, numbers)):
         return None
-    value, limit = (Mark(line.place(scale * each), label) for each, label in zip(numbers, labels, strict=True))
+    value, limit = (Mark(line.place(scale * number), label) for number, label in zip(numbers, labels, strict=True))
     low, high = (value.at if bound is None else line.place(scale * bound) for bound in bounds)
     return Plot(
         title=title,
@@ -226,7 +226,7 @@ def plot_of(verdict: Verdict) -> Plot | None:
         low=low,
         high=high,
         limit=limit,
-        reference=None if found is None else line.place(0.0),
+        reference=None if comparison is None else line.place(0.0),
         fails_from=limit.at if fails_above else 0.0,
         fails_to=100.0 if fails_above else limit.at,
     )
@@ -250,19 +250,19 @@ class Bars:
 
 def percentiles(details: Mapping[str, object]) -> Bars | None:
     """Return the percentiles of the tokens' KL divergence on a logarithmic axis; None with fewer than two."""
-    found = {
+    percentiles = {
         name: float(value)
         for name, value in details.items()
         if name.endswith(_PERCENTILES) and isinstance(value, int | float) and math.isfinite(value)
     }
-    logarithms = [math.log10(value) for value in found.values() if value > 0]
-    if len(found) < 2 or not logarithms:
+    logarithms = [math.log10(value) for value in percentiles.values() if value > 0]
+    if len(percentiles) < 2 or not logarithms:
         return None
     powers = range(math.floor(min(logarithms)), math.ceil(max(logarithms)) + 1)
     width = 100 / max(len(powers) - 1, 1)
     ticks = [Mark(round(at * width, 2), f"{10.0**power:g}") for at, power in enumerate(powers)]
     bars = []
-    for name, value in sorted(found.items(), key=lambda pair: -pair[1]):
+    for name, value in sorted(percentiles.items(), key=lambda pair: -pair[1]):
         end = round((math.log10(value) - powers[0]) * width, 2) if value > 0 else 0.0
         bars.append(Bar(name.removesuffix(" KLD"), f"{value:.3g}", end))
     title = "KL divergence of single tokens in nats, on a logarithmic axis"
@@ -303,7 +303,8 @@ def spread_view(spread: ChangeHistogram) -> SpreadView:
     )
     first, last = spread.begin, spread.begin + len(bins) * width
     ends = [name for name, is_open in (("first", spread.lowest < first), ("last", spread.highest > last)) if is_open]
-    words += f"; the {' and the '.join(ends)} bin is open" * bool(ends)
+    if ends:
+        words += f"; the {' and the '.join(ends)} bin is open"
     at = round(-spread.begin / width)
     sides = [("better", bins[:at], 0), ("apart" if is_distance else "worse", bins[at:], at)]
     return SpreadView(
@@ -361,7 +362,7 @@ def past_view(past: Sequence[PastRun], most: int) -> PastView | None:
     valued = [(at, run, run.value) for at, run in enumerate(runs) if run.value is not None]
     if len(valued) < 2:
         return None
-    numbers = [each for run in runs for each in (run.value, run.limit, *(run.interval or ())) if each is not None]
+    numbers = [number for run in runs for number in (run.value, run.limit, *(run.interval or ())) if number is not None]
     axis = Axis.over(numbers, most=4)
 
     def y(value: float) -> int:

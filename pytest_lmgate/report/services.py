@@ -40,7 +40,8 @@ def markdown_report(results: Results) -> str:
     to_explain = [verdict for verdict in ordered if verdict.verdict != "pass"]
     parts = [f"**{counts(results.verdicts)}**"]
     facts = [f"{key} {code(text, _LINE)}" for key, text in run_facts(results).items()]
-    parts += [" · ".join(facts)] * bool(facts)
+    if facts:
+        parts.append(" · ".join(facts))
     lines = [f"- ❌ {code(problem, _LINE)}" for problem in results.problems]
     lines += [f"- ⚠️ {code(remark, _LINE)}" for remark in results.remarks]
     parts += ["\n".join(lines)] if lines else []
@@ -58,8 +59,8 @@ def markdown_section(results: Results) -> str:
 
 
 def _row(verdict: Verdict, name: str) -> str:
-    row, found = Row.of(verdict), verdict.comparison
-    against = "" if found is None else code(found.against, _NAME)
+    row, comparison = Row.of(verdict), verdict.comparison
+    against = "" if comparison is None else code(comparison.against, _NAME)
     cells = (
         f"{_SIGNS[verdict.outcome]} {row.outcome}",
         code(name, _NAME),
@@ -163,7 +164,10 @@ _FAMILIES: Mapping[str, tuple[str, Reads]] = {
     "stderr": ("Standard error of the value.", lambda verdict: verdict.stderr),
     "lower": ("Lower end of the interval at 95%.", lambda verdict: verdict.interval and verdict.interval[0]),
     "upper": ("Upper end of the interval at 95%.", lambda verdict: verdict.interval and verdict.interval[1]),
-    "limit": ("Limit of the value; of a comparison the worst value within the tolerance.", lambda each: each.limit),
+    "limit": (
+        "Limit of the value; of a comparison the worst value within the tolerance.",
+        lambda verdict: verdict.limit,
+    ),
     "reference": ("Value of the reference, if a gate has one.", _compared("reference")),
     "degradation": ("How much worse than the reference, as a fraction or in the unit.", _compared("degradation")),
     "degradation_lower": ("One-sided lower bound of the degradation.", _compared("lower")),

@@ -34,12 +34,14 @@ def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
         for header, folds, is_compared in ((_LIMITED, _FOLDS_OF_LIMITED, False), (_COMPARED, _FOLDS_OF_COMPARED, True))
     ]
     lines: list[tuple[str, str]] = []
-    for header, folds, group in sorted(groups, key=lambda each: not any(verdict.fails for verdict, _ in each[2])):
+    for header, folds, group in sorted(groups, key=lambda group: not any(verdict.fails for verdict, _ in group[2])):
         rows = [_cells(Row.of(verdict), name, header is _COMPARED) for verdict, name in group]
         if not rows:
             continue
         first, *others = table(header, rows, names=["gate"], left=["verdict"], folds=folds)
-        lines += [("", "")] * bool(lines) + [("", first)]
+        if lines:
+            lines.append(("", ""))
+        lines.append(("", first))
         lines += [(_colour(verdict), line) for (verdict, _), line in zip(group, others, strict=True)]
     lines += [
         (_colour(verdict), f"{name}: {why}")  # which may not have failed its test
@@ -57,10 +59,12 @@ def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
     return [*lines, ("", counts(verdicts))]
 
 
-def verified_note(found: Sequence[Mapping[str, Any]]) -> str:
+def verified_note(processes: Sequence[Mapping[str, Any]]) -> str:
     """Say in one line how many cache hits the processes measured again."""
-    verified, hits, in_memory = (sum(each.get(name, 0) for each in found) for name in ("verified", "hits", "in_memory"))
-    agree = ", all agree" if verified and not any(each["problems"] for each in found) else ""
+    verified, hits, in_memory = (
+        sum(process.get(name, 0) for process in processes) for name in ("verified", "hits", "in_memory")
+    )
+    agree = ", all agree" if verified and not any(process["problems"] for process in processes) else ""
     left_out = f"; {in_memory} of models in memory not verified" if in_memory else ""
     return f"--lmgate-verify: {verified} of {hits} cache hits measured again{agree}{left_out}"
 
@@ -90,58 +94,64 @@ def _few(verdicts: Sequence[Verdict]) -> list[str]:
     """Say how many verdicts have fewer than 30 rows or targets, with much chance in them."""
     # A verdict without a rule rests on no rows: both are the same measurement passes with any number of them.
     tested = [
-        found
+        comparison
         for verdict in verdicts
-        if (found := verdict.comparison or verdict.bounded) is not None
-        and (verdict.verdict == "inconclusive" or found.bounds is not None)
+        if (comparison := verdict.comparison or verdict.bounded) is not None
+        and (verdict.verdict == "inconclusive" or comparison.bounds is not None)
     ]
-    rows = [each.clusters for each in tested if each.clustered_by == "rows"]
+    rows = [comparison.clusters for comparison in tested if comparison.clustered_by == "rows"]
     targets = [verdict.n for verdict in verdicts if verdict.n is not None and verdict.unit != "row"]
     lines = []
-    for what, numbers in (("rows", rows), ("targets", targets)):
+    for unit, numbers in (("rows", rows), ("targets", targets)):
         if few := [number for number in numbers if number < _FEW]:
             have = "has" if len(few) == 1 else "have"
             fewer = f"fewer than {_FEW} (min {min(few)})"
-            lines.append(f"few {what}: {counted(len(few), 'gate')} {have} {fewer}: only large changes can be detected")
+            lines.append(f"few {unit}: {counted(len(few), 'gate')} {have} {fewer}: only large changes can be detected")
     return lines
 
 
 def _rare(verdicts: Sequence[Verdict]) -> list[str]:
-    """Say which share of rows the gates that pass do not speak of."""
+    """Say which share of rows could be damaged unseen by the gates that pass."""
     passed = [verdict.comparison or verdict.bounded for verdict in verdicts if verdict.verdict == "pass"]
-    shares = [found.unseen for found in passed if found is not None and found.bounds and found.unseen is not None]
+    shares = [
+        comparison.unseen
+        for comparison in passed
+        if comparison is not None and comparison.bounds and comparison.unseen is not None
+    ]
     return [f"rare damage: {counted(len(shares), 'gate')} passed; {unseen(max(shares))}"] if shares else []
 
 
 def _elsewhere(verdicts: Sequence[Verdict]) -> list[str]:
     """Say how hardware and versions differ from the baseline's, once for gates with the same difference."""
     compared = [verdict.comparison for verdict in verdicts if verdict.comparison is not None]
-    moved = Counter(found.notes for found in compared if found.notes and found.against.startswith("baseline"))
+    moved = Counter(
+        comparison.notes for comparison in compared if comparison.notes and comparison.against.startswith("baseline")
+    )
     return [
         f"baseline of {counted(count, 'gate')} measured elsewhere: {'; '.join(notes)}" for notes, count in moved.items()
     ]
 
 
-def measured_line(found: FixtureCall) -> str:
-    noise = f" {interval(*found.interval)}" if found.interval else ""
-    source = f" of {found.model!r} on {found.dataset!r}" if found.model else ""
-    cached = ", cached" if found.cached else ""
-    cached += f"; {text}" if (text := answer_counts(found.answers)) else ""
-    return f"measured in {found.test}: {found.fixture} {number(found.value)}{noise}{source}{cached}"
+def measured_line(call: FixtureCall) -> str:
+    noise = f" {interval(*call.interval)}" if call.interval else ""
+    source = f" of {call.model!r} on {call.dataset!r}" if call.model else ""
+    cached = ", cached" if call.cached else ""
+    cached += f"; {text}" if (text := answer_counts(call.answers)) else ""
+    return f"measured in {call.test}: {call.fixture} {number(call.value)}{noise}{source}{cached}"
 
 
 def title(verdicts: Sequence[Verdict], measured: Sequence[FixtureCall]) -> str:
-    found: dict[str, bool] = {}  # by address, or where nothing is kept by place: whether it came from the cache
+    is_cached: dict[str, bool] = {}  # by address, or where nothing is kept by place: whether it came from the cache
     everything: list[Verdict | FixtureCall] = [*verdicts, *measured]
-    for index, each in enumerate(everything):
-        if each.value is not None:
-            key = each.fingerprint or str(index)
-            found[key] = each.cached and found.get(key, True)
-    if not verdicts and not found:
+    for index, evaluation in enumerate(everything):
+        if evaluation.value is not None:
+            key = evaluation.fingerprint or str(index)
+            is_cached[key] = evaluation.cached and is_cached.get(key, True)
+    if not verdicts and not is_cached:
         return "lmgate"
-    cached = f" ({sum(found.values())} cached)" if any(found.values()) else ""
+    cached = f" ({sum(is_cached.values())} cached)" if any(is_cached.values()) else ""
     judged = f"{counted(len(verdicts), 'gate')}, " if verdicts else ""
-    return f"lmgate: {judged}{counted(len(found), 'measurement')}{cached}"
+    return f"lmgate: {judged}{counted(len(is_cached), 'measurement')}{cached}"
 
 
 def replaced_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
@@ -158,17 +168,17 @@ def _line(value: float, previous: PreviousBaseline, metric: str) -> tuple[str, s
     if previous.value is None:
         return "", f"new, {number(value)}"
     old, new = distinct(previous.value, value)
-    found = previous.comparison
-    if found is None:
+    comparison = previous.comparison
+    if comparison is None:
         return "inconclusive", f"{old} -> {new}: {previous.problem}"
-    if found.degradation == 0:
-        return "", f"{new}, unchanged{', measured elsewhere' * bool(found.notes)}"
-    fails = found.fails_build()
-    worse = ("WORSE" if fails else "worse") if found.degradation > 0 else "better"
-    change = f"{old} -> {new}, {size(found, abs(found.degradation))} {worse}"
-    outcome = "fail" if fails else found.decision
-    allowed = tolerance(found, metric)
-    return outcome, f"{change}: by the old baseline {found.decision.upper()} at a tolerance of {allowed}"
+    if comparison.degradation == 0:
+        return "", f"{new}, unchanged{', measured elsewhere' * bool(comparison.notes)}"
+    fails = comparison.fails_build()
+    worse = ("WORSE" if fails else "worse") if comparison.degradation > 0 else "better"
+    change = f"{old} -> {new}, {size(comparison, abs(comparison.degradation))} {worse}"
+    outcome = "fail" if fails else comparison.decision
+    allowed = tolerance(comparison, metric)
+    return outcome, f"{change}: by the old baseline {comparison.decision.upper()} at a tolerance of {allowed}"
 
 
 _HEADER = ("", "measurement", "gates", "tokens", "weights", "time", "protocol")
@@ -184,20 +194,23 @@ def plan_lines(measurements: Sequence[PlannedMeasurement], problems: Sequence[st
         return [*problems] or ["no gate needs a measurement"]
     rows = list(map(_row, measurements))
     lines = table(_HEADER, rows, names=["measurement"], left=[""], folds=_FOLDS)
-    for each in measurements:
-        lines += [f"{_name(each)}: {', '.join(each.why)}"] * bool(each.why)
-    todo = [each for each in measurements if not each.is_cached]
-    begun = sum(each.done > 0 for each in todo)
-    known = f"{len(measurements) - len(todo)} cached, {begun} begun, {len(todo) - begun} to be made"
-    lines.append(f"{counted(len(measurements), 'measurement')}: {known}")
+    for measurement in measurements:
+        if measurement.why:
+            lines.append(f"{_name(measurement)}: {', '.join(measurement.why)}")
+    todo = [measurement for measurement in measurements if not measurement.is_cached]
+    begun = sum(measurement.done > 0 for measurement in todo)
+    summary = f"{len(measurements) - len(todo)} cached, {begun} begun, {len(todo) - begun} to be made"
+    lines.append(f"{counted(len(measurements), 'measurement')}: {summary}")
     return [*lines, *(_totals(todo) if todo else []), *problems]
 
 
 def _totals(todo: Sequence[PlannedMeasurement]) -> list[str]:
-    tokens, unknown = _sum([None if each.tokens is None else _left(each, each.tokens) for each in todo])
-    most = "at most " * any(each.is_most for each in todo)
-    seconds, untimed = _sum([each.seconds for each in todo])
-    weights = {name: size for each in todo for name, size in each.weights.items()}
+    tokens, unknown = _sum(
+        [None if measurement.tokens is None else _left(measurement, measurement.tokens) for measurement in todo]
+    )
+    most = "at most " * any(measurement.is_most for measurement in todo)
+    seconds, untimed = _sum([measurement.seconds for measurement in todo])
+    weights = {name: size for measurement in todo for name, size in measurement.weights.items()}
     return [
         f"tokens: {most}{tokens:,.0f}{_more(unknown, 'whose tokens can only be counted with the model loaded')}"
         if unknown < len(todo)
@@ -209,22 +222,40 @@ def _totals(todo: Sequence[PlannedMeasurement]) -> list[str]:
     ]
 
 
-def _row(each: PlannedMeasurement) -> tuple[str, ...]:
-    state = "cached" if each.is_cached else f"{math.floor(100 * each.done)}% done" if each.done else "to measure"
-    name, gates = _name(each), str(each.gates)
-    if each.is_cached:
-        return state, name, gates, "", "", "", each.protocol
-    tokens = "?" if each.tokens is None else f"{'<= ' * each.is_most}{_left(each, each.tokens):,.0f}"
-    weights = " + ".join(map(_memory, each.weights.values()))
-    return state, name, gates, tokens, weights, "?" if each.seconds is None else _time(each.seconds), each.protocol
+def _row(measurement: PlannedMeasurement) -> tuple[str, ...]:
+    state = (
+        "cached"
+        if measurement.is_cached
+        else f"{math.floor(100 * measurement.done)}% done"
+        if measurement.done
+        else "to measure"
+    )
+    name, gates = _name(measurement), str(measurement.gates)
+    if measurement.is_cached:
+        return state, name, gates, "", "", "", measurement.protocol
+    tokens = (
+        "?"
+        if measurement.tokens is None
+        else f"{'<= ' * measurement.is_most}{_left(measurement, measurement.tokens):,.0f}"
+    )
+    weights = " + ".join(map(_memory, measurement.weights.values()))
+    return (
+        state,
+        name,
+        gates,
+        tokens,
+        weights,
+        "?" if measurement.seconds is None else _time(measurement.seconds),
+        measurement.protocol,
+    )
 
 
-def _name(each: PlannedMeasurement) -> str:
-    return f"{', '.join(each.metrics)}: {each.words}"
+def _name(measurement: PlannedMeasurement) -> str:
+    return f"{', '.join(measurement.metrics)}: {measurement.words}"
 
 
-def _left(each: PlannedMeasurement, tokens: int) -> float:
-    return tokens * (1 - each.done)
+def _left(measurement: PlannedMeasurement, tokens: int) -> float:
+    return tokens * (1 - measurement.done)
 
 
 def _memory(size: int) -> str:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pytest_lmgate.measure.loop import Progress
 
 
-def counted(count: int, what: str) -> str:
-    plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
-    return f"{count:,} {what if count == 1 else plural}"
+def counted(count: int, noun: str) -> str:
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"
 
 
 def byte_size(number: float) -> str:

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_lmgate.judge.result import Results, Verdict
-from pytest_lmgate.metrics.answers import AnswerCounts
-from pytest_lmgate.metrics.score import distinct
+from pytest_lmgate.metrics.score import AnswerCounts, distinct
 from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.metrics import METRICS, USERS_METRIC
 from pytest_lmgate.stats.comparison import Comparison
@@ -22,7 +21,7 @@ def number(value: float) -> str:
 def rounded(value: float, limit: float | None = None) -> str:
     """Return a value in three digits, or as many more as keep it on its side of the limit."""
     texts = (f"{value:#.{digits}g}" for digits in range(3, 18))
-    text = next(each for each in texts if limit is None or _side(float(each), limit) == _side(value, limit))
+    text = next(text for text in texts if limit is None or _side(float(text), limit) == _side(value, limit))
     return f"{float(text):,.15g}" if 1e3 <= abs(value) < 1e6 else text.rstrip(".")
 
 
@@ -30,13 +29,13 @@ def _side(value: float, limit: float) -> tuple[bool, bool]:
     return value > limit, value < limit
 
 
-def answer_counts(found: AnswerCounts | None, *, always: bool = False) -> str:
+def answer_counts(answers: AnswerCounts | None, *, always: bool = False) -> str:
     """Say how many texts have no answer, or were cut; without `always`, only if there are any."""
-    if found is None:
+    if answers is None:
         return ""
-    counts = ((found.without, "rows without an answer"), (found.cut, "texts cut at max_new_tokens"))
+    counts = ((answers.without, "rows without an answer"), (answers.cut, "texts cut at max_new_tokens"))
     return ", ".join(
-        f"{count:,} of {found.rows:,} {what} ({100 * count / found.rows:.3g}%)"
+        f"{count:,} of {answers.rows:,} {what} ({100 * count / answers.rows:.3g}%)"
         for count, what in counts
         if count is not None and (count or always)
     )
@@ -47,24 +46,24 @@ def interval(low: float, high: float) -> str:
     return f"[{number(low)}, {number(high)}]"
 
 
-def size(found: Comparison, value: float, form: str = ".4g") -> str:
+def size(comparison: Comparison, value: float, form: str = ".4g") -> str:
     """Return a change in the unit of the tolerance: in percent, or in the metric's own."""
-    return f"{100 * value:{form}}%" if found.tolerance.relative else f"{value:{form}}"
+    return f"{100 * value:{form}}%" if comparison.tolerance.relative else f"{value:{form}}"
 
 
-def tolerance(found: Comparison, metric: str) -> str:
+def tolerance(comparison: Comparison, metric: str) -> str:
     """Return a tolerance as written and converted: ``5% (2.5 points)``, ``1.5 ppl (41%)``.
 
     A percentage is relative to the reference's value; for a share it is not a number of points.
     """
-    row, written, amount = METRICS.get(metric, USERS_METRIC), str(found.tolerance), found.tolerance.size
-    reference = abs(found.reference)
-    share = "" if found.tolerance.relative or not reference else f"{_short(100 * amount / reference)}%"
-    if found.tolerance.relative:
+    row, written, amount = METRICS.get(metric, USERS_METRIC), str(comparison.tolerance), comparison.tolerance.size
+    reference = abs(comparison.reference)
+    share = "" if comparison.tolerance.relative or not reference else f"{_short(100 * amount / reference)}%"
+    if comparison.tolerance.relative:
         amount *= reference
     points = _short(amount * (100 if row.highest == 1 else 1))
     in_points = f"{points} point{'s' * (points != '1')}" if row.unit == "points" else ""
-    if not (found.tolerance.relative or row.highest == 1):
+    if not (comparison.tolerance.relative or row.highest == 1):
         written, in_points = in_points or f"{written} {row.unit}".rstrip(), ""
     more = ", ".join(filter(None, (in_points, share)))
     return f"{written} ({more})" if more else written
@@ -74,13 +73,13 @@ def _short(value: float) -> str:
     return f"{float(f'{value:.2g}'):g}"
 
 
-def degradation(found: Comparison) -> str:
+def degradation(comparison: Comparison) -> str:
     """Return the change with its one-sided bounds: ``+0.65% [+0.52, +0.78]``; plus is worse."""
-    if found.lower is None or found.upper is None:
-        return f"{size(found, found.degradation, '+.4g')} (no bounds)"
-    scale, unit = (100, "%") if found.tolerance.relative else (1, "")
-    shown = [scale * value for value in (found.degradation, found.lower, found.upper)]
-    decimals = _decimals(shown, scale * found.tolerance.size)
+    if comparison.lower is None or comparison.upper is None:
+        return f"{size(comparison, comparison.degradation, '+.4g')} (no bounds)"
+    scale, unit = (100, "%") if comparison.tolerance.relative else (1, "")
+    shown = [scale * value for value in (comparison.degradation, comparison.lower, comparison.upper)]
+    decimals = _decimals(shown, scale * comparison.tolerance.size)
     measured, lower, upper = (
         f"{value + 0:+.4g}" if decimals is None else f"{value + 0:+.{decimals}f}" for value in shown
     )
@@ -120,22 +119,22 @@ class Row:
 
     @classmethod
     def of(cls, verdict: Verdict) -> Row:
-        found = verdict.comparison
-        bound = verdict.limit if found is None else found.reference
-        value, limit = ("" if each is None else number(each) for each in (verdict.value, bound))
-        if found is not None and found.degradation == 0:
+        comparison = verdict.comparison
+        bound = verdict.limit if comparison is None else comparison.reference
+        value, limit = ("" if shown is None else number(shown) for shown in (verdict.value, bound))
+        if comparison is not None and comparison.degradation == 0:
             value = limit  # they differ by the order of adding, if at all
         elif verdict.value is not None and bound is not None:
             value, limit = distinct(verdict.value, bound)
-        if verdict.marker == "no_regression" and verdict.verdict == "pass" and found is None:  # it was not judged
+        if verdict.marker == "no_regression" and verdict.verdict == "pass" and comparison is None:  # it was not judged
             limit = "new baseline"
         return cls(
             outcome=verdict.shown,
             value=value,
             interval="" if verdict.interval is None else interval(*verdict.interval),
             limit=limit,
-            change="" if found is None else degradation(found),
-            tolerance="" if found is None else tolerance(found, verdict.metric),
+            change="" if comparison is None else degradation(comparison),
+            tolerance="" if comparison is None else tolerance(comparison, verdict.metric),
             scored="" if verdict.n is None else counted(verdict.n, verdict.unit),
             seconds="cached" if verdict.cached else f"{verdict.seconds:.1f}",
         )
@@ -164,11 +163,11 @@ def run_facts(results: Results) -> dict[str, str]:
 
 
 def properties(verdict: Verdict) -> dict[str, str | float]:
-    found = {key: getattr(verdict, key) for key in _PROPERTIES}
+    facts = {key: getattr(verdict, key) for key in _PROPERTIES}
     if verdict.comparison is not None:
-        found |= {key: getattr(verdict.comparison, key) for key in _PROPERTIES_OF_A_COMPARISON}
-        found["tolerance"] = str(verdict.comparison.tolerance)
-    return {key: value for key, value in found.items() if value is not None and value != ""}
+        facts |= {key: getattr(verdict.comparison, key) for key in _PROPERTIES_OF_A_COMPARISON}
+        facts["tolerance"] = str(verdict.comparison.tolerance)
+    return {key: value for key, value in facts.items() if value is not None and value != ""}
 
 
 def names(verdicts: Sequence[Verdict]) -> list[str]:
@@ -179,9 +178,9 @@ def names(verdicts: Sequence[Verdict]) -> list[str]:
 
 def counts(verdicts: Sequence[Verdict]) -> str:
     """Return the number of gates by verdict: ``3 gates: 2 pass, 1 fail``."""
-    found: Counter[str] = Counter(verdict.outcome for verdict in verdicts)
+    counter: Counter[str] = Counter(verdict.outcome for verdict in verdicts)
     outcomes = ("pass", "fail", "inconclusive", "error", "xfail")
-    text = ", ".join(f"{found[outcome]} {outcome}" for outcome in outcomes if found[outcome])
+    text = ", ".join(f"{counter[outcome]} {outcome}" for outcome in outcomes if counter[outcome])
     if blocking := sum(verdict.fails and verdict.verdict == "inconclusive" for verdict in verdicts):
         text = text.replace(" inconclusive", f" inconclusive ({blocking} fail{'s' * (blocking == 1)} the build)")
     return f"{counted(len(verdicts), 'gate')}: {text}" if verdicts else "0 gates"

@@ -19,6 +19,15 @@ import msgspec
 from msgspec import structs
 
 from pytest_lmgate.errors import ConfigError, nearest
+from pytest_lmgate.settings.gate_options import (
+    ChoiceRequest,
+    DivergenceRequest,
+    GenerationRequest,
+    MaskedRequest,
+    SelfDivergenceRequest,
+    TextRequest,
+    WindowProtocol,
+)
 from pytest_lmgate.settings.gates import (
     EvaluationSpec,
     Gate,
@@ -39,19 +48,10 @@ from pytest_lmgate.settings.metrics import (
     Statistics,
     metric_hint,
 )
-from pytest_lmgate.settings.requests import (
-    ChoiceRequest,
-    DivergenceRequest,
-    GenerationRequest,
-    MaskedRequest,
-    Protocol,
-    SelfDivergenceRequest,
-    TextRequest,
-)
 
 T = TypeVar("T", bound=msgspec.Struct)
 REQUESTS: Mapping[Statistics, type[msgspec.Struct]] = {
-    "likelihoods": Protocol,
+    "likelihoods": WindowProtocol,
     "pseudo-likelihoods": MaskedRequest,
     "choices": ChoiceRequest,
     "divergences": DivergenceRequest,
@@ -263,7 +263,7 @@ def _request(metric: str, row: Metric, given: dict[str, Any]) -> How:
         return structs.replace(request, options=options, generation=convert(generation, GenerationRequest), **texts)
     if row.measures == "divergences":
         own = {key: given.pop(key) for key in DivergenceRequest.__struct_fields__ if key != "protocol" and key in given}
-        return convert({**own, "protocol": convert(given, Protocol)}, DivergenceRequest)
+        return convert({**own, "protocol": convert(given, WindowProtocol)}, DivergenceRequest)
     found: How = convert(given, REQUESTS[row.measures])  # type: ignore[assignment]  # of How
     return found
 

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from pytest_lmgate.errors import ConfigError, nearest
 from pytest_lmgate.settings.extraction import Steps, read_extractions
-from pytest_lmgate.settings.requests import GenerationRequest
+from pytest_lmgate.settings.gate_options import GenerationRequest
 
 DEVICES = ("auto", "cuda", "mps", "cpu", "xpu")
 _DTYPES = {
@@ -384,7 +384,7 @@ class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
 
     def _require_texts(self, writes: bool, asks: bool) -> None:
         """Refuse settings of generated texts that contradict each other, or that nothing would read."""
-        said = [key for key in self.said if key != "truncate" or not asks]
+        said = [key for key in self.given if key != "truncate" or not asks]
         said += ["extract"] if self.extract is not None else []
         if said and not writes:
             raise ConfigError.of(said[0], "only generated texts use it: prompt: or source:, and references:")

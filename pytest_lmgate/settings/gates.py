@@ -15,17 +15,17 @@ from msgspec import Meta
 from msgspec.structs import fields, replace
 
 from pytest_lmgate.errors import ConfigError, encodable, escape_controls
-from pytest_lmgate.settings.metrics import MARKERS, METRICS, NO_REGRESSION, USERS_METRIC
-from pytest_lmgate.settings.requests import (
+from pytest_lmgate.settings.gate_options import (
     ChoiceRequest,
     DivergenceRequest,
     MaskedRequest,
-    Protocol,
     SelfDivergenceRequest,
     TextRequest,
+    WindowProtocol,
 )
+from pytest_lmgate.settings.metrics import MARKERS, METRICS, NO_REGRESSION, USERS_METRIC
 
-How = Protocol | TextRequest | ChoiceRequest | MaskedRequest | DivergenceRequest | SelfDivergenceRequest
+How = WindowProtocol | TextRequest | ChoiceRequest | MaskedRequest | DivergenceRequest | SelfDivergenceRequest
 Level = Annotated[float, Meta(gt=0.5, lt=1)]
 
 
@@ -257,6 +257,11 @@ class BaseGate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def evaluations(self) -> list[EvaluationSpec]:
         return [self.evaluation, *([] if self.reference is None else [self.reference])]
 
+    @property
+    def given(self) -> list[Any]:
+        """The models and the dataset."""
+        return [given for what in self.evaluations for given in what.given]
+
 
 class LimitGate(BaseGate, frozen=True, kw_only=True):
     """A measurement and the value that still passes.
@@ -315,6 +320,10 @@ class NoRegression(BaseGate, frozen=True, kw_only=True):
         return self.against is None
 
     @property
+    def against_name(self) -> str:
+        return _name(self.against)
+
+    @property
     def reference(self) -> EvaluationSpec | None:
         return None if self.uses_baseline else replace(self.evaluation, model=self.against)
 
@@ -323,7 +332,7 @@ class NoRegression(BaseGate, frozen=True, kw_only=True):
         """Short name, as in ``no_regression:ppl[int8-wikitext2]``, or ``[int8-wikitext2-vs-fp16]`` against a model."""
         what = self.evaluation
         which = f"{what.metric}:{what.variant}" if what.variant else what.metric
-        against = "" if self.uses_baseline else f"-vs-{_name(self.against)}"
+        against = "" if self.uses_baseline else f"-vs-{self.against_name}"
         return f"{self.marker}:{which}[{what.names}{against}{what.arguments}]"
 
 

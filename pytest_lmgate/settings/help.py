@@ -15,9 +15,9 @@ import msgspec
 
 from pytest_lmgate.settings.decoding import REQUESTS, arguments_of, flat_fields
 from pytest_lmgate.settings.entries import ProjectSpec
+from pytest_lmgate.settings.gate_options import GenerationRequest
 from pytest_lmgate.settings.gates import LimitGate, NoRegression
 from pytest_lmgate.settings.metrics import FIXTURES, MARKERS, METRICS, NO_REGRESSION, USERS_METRIC, Metric
-from pytest_lmgate.settings.requests import GenerationRequest
 
 _MODEL = (
     "The model is a name of lmgate.yaml, a path, a hub id, a (model, tokenizer) pair or a pipeline; the dataset a "

@@ -164,9 +164,9 @@ def no_interval(clusters: int, clustered_by: str) -> str:
     )
 
 
-def judged(
-    found: Comparison,
-    tested: TestScale,
+def decide(
+    comparison: Comparison,
+    scale: TestScale,
     bounds: Bounds,
     df: float,
     p_values: tuple[float, float],
@@ -174,30 +174,30 @@ def judged(
     finite: bool = True,
 ) -> Comparison:
     """Judge a comparison by one-sided bounds of its degradation; `p_values` are ``(p_pass, p_fail)``."""
-    lower, upper = tested.outward(bounds.lower), tested.outward(bounds.upper)
-    decision = decide(lower, upper, found.tolerance)
+    lower, upper = scale.outward(bounds.lower), scale.outward(bounds.upper)
+    decision = decision_of(lower, upper, comparison.tolerance)
     # The distance of a bound holds 95%; a power of 80% needs as much again as its quantile has.
-    more = 1 + t_quantile(POWER, df) / t_quantile(found.confidence, df)
-    above, below = bounds.upper - tested.measured, tested.measured - bounds.lower
-    beyond = tested.measured - tested.limit
+    more = 1 + t_quantile(POWER, df) / t_quantile(comparison.confidence, df)
+    above, below = bounds.upper - scale.measured, scale.measured - bounds.lower
+    beyond = scale.measured - scale.limit
     enough = None
     if finite and decision == "inconclusive":
-        enough = needed(found.n, more * (below if beyond > 0 else above), abs(beyond))
+        enough = needed(comparison.n, more * (below if beyond > 0 else above), abs(beyond))
     return replace(
-        found,
+        comparison,
         decision=decision,
         lower=lower,
         upper=upper,
         df=df,
         p_pass=p_values[0],
         p_fail=p_values[1],
-        detectable=tested.outward(more * max(above, below)) if finite else None,
+        detectable=scale.outward(more * max(above, below)) if finite else None,
         needed=enough,
         bounds=bounds.lower_rule if beyond > 0 else bounds.upper_rule,
     )
 
 
-def decide(lower: float, upper: float, tolerance: Tolerance) -> Decision:
+def decision_of(lower: float, upper: float, tolerance: Tolerance) -> Decision:
     if upper <= tolerance.size:
         return "pass"
     return "fail" if lower > tolerance.size else "inconclusive"

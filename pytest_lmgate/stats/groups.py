@@ -31,26 +31,26 @@ class Groups:
     def of(cls, labels: Sequence[Hashable], cluster: Ints) -> Groups:
         """Make the groups of rows with these labels; a group with a single row or cluster shows no noise."""
         numbers: dict[Hashable, int] = {}
-        found = cls(np.array([numbers.setdefault(label, len(numbers)) for label in labels]), cluster)
+        groups = cls(np.array([numbers.setdefault(label, len(numbers)) for label in labels]), cluster)
         if len(numbers) < 2:
             raise MetricInputError(
                 f"average_by: expected two groups or more, got {len(numbers)} ({', '.join(map(str, numbers))}): remove "
                 "average_by:, or let more rows be read"
             )
-        if len(alone := np.flatnonzero(found._clusters < 2)):
-            what = "row" if len(np.unique(cluster)) == len(cluster) else "cluster"
+        if len(alone := np.flatnonzero(groups._clusters < 2)):
+            unit = "row" if len(np.unique(cluster)) == len(cluster) else "cluster"
             raise MetricInputError(
-                f"average_by: the group {list(numbers)[alone[0]]!r} has a single {what}, which shows no noise: "
+                f"average_by: the group {list(numbers)[alone[0]]!r} has a single {unit}, which shows no noise: "
                 "expected two or more in each group"
             )
-        return found
+        return groups
 
     @cached_property
     def weights(self) -> Floats:
         """The weight of each row, 1 in the mean, shape ``[rows]``."""
         sizes = np.bincount(self.number)
-        found: Floats = (len(self.number) / (len(sizes) * sizes))[self.number]
-        return found
+        weights: Floats = (len(self.number) / (len(sizes) * sizes))[self.number]
+        return weights
 
     @property
     def cluster_weights(self) -> Floats:
@@ -62,18 +62,18 @@ class Groups:
         """How much more noise the weights give rows of equal noise (Kish 1965): at least 1."""
         return float((self.weights**2).mean())
 
-    def stand_ins(self, values: Floats) -> Floats:
+    def pseudo_values(self, values: Floats) -> Floats:
         """Return the values that stand in for those of the rows, shape ``[rows]``."""
         means = np.bincount(self.number, weights=values) / np.bincount(self.number)
         of, clusters = self._clusters, int(self.cluster.max()) + 1
         # As in a group's own variance; the mean over all rows already has the factor (clusters - 1) / clusters.
         factor = np.sqrt(of / (of - 1) * (clusters - 1) / clusters)[self.number] * self.weights
-        found: Floats = means.mean() + factor * (values - means[self.number])
-        return found
+        pseudo_values: Floats = means.mean() + factor * (values - means[self.number])
+        return pseudo_values
 
     def by_cluster(self, values: Floats) -> tuple[Floats, Ints]:
         """Return the sum of the stand-ins of each cluster, in at most 512, and its rows."""
-        return np.bincount(self.merged, weights=self.stand_ins(values)).astype(np.float64), np.bincount(self.merged)
+        return np.bincount(self.merged, weights=self.pseudo_values(values)).astype(np.float64), np.bincount(self.merged)
 
     @property
     def merged(self) -> Ints:

@@ -20,7 +20,15 @@ from pytest_lmgate.arrays import Floats
 from pytest_lmgate.errors import ComparisonError, ConfigError, MetricInputError
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.stats.bootstrap import Resamples, Statistic, paired_bootstrap
-from pytest_lmgate.stats.comparison import POWER, Comparison, TestScale, blank_comparison, decide, judged, no_interval
+from pytest_lmgate.stats.comparison import (
+    POWER,
+    Comparison,
+    TestScale,
+    blank_comparison,
+    decide,
+    decision_of,
+    no_interval,
+)
 from pytest_lmgate.stats.means import ClusteredMean, Rule, score_cdf, score_quantile, student_or_hall, t_quantile, tail
 from pytest_lmgate.stats.proportions import Changes, Outcomes, rows_without_change, tango_bounds, tango_z
 from pytest_lmgate.stats.sample import Sample, Scale
@@ -29,7 +37,7 @@ _SMALLEST = 1e-9
 """A loss below which no number of rows is worth naming."""
 _SHOWN = ("protocol", "metric", "generation", "lost text")
 _PARTS = {
-    "data": "the data differs: other rows, prompts, references or clusters",
+    "data": "the two sides used different data (rows, prompts, references or clusters)",
     "protocol": "the protocol differs",
     "metric": "the metric differs in its signature",
     "generation": "the dataset's entry has other settings of generation",
@@ -50,8 +58,8 @@ def compare(
     """
     if not 0.5 < confidence < 1:
         raise ConfigError.of("confidence", f"expected a one-sided level above 0.5 and below 1, got {confidence!r}")
-    if found := differences(candidate.identity, reference.identity):
-        raise ComparisonError("; ".join(found))
+    if differing := differences(candidate.identity, reference.identity):
+        raise ComparisonError("; ".join(differing))
     if scored_differently(candidate, reference):
         candidate, reference = _on_common_counts(candidate, reference)
     if not np.array_equal(candidate.counts, reference.counts):
@@ -105,7 +113,7 @@ def _on_common_counts(candidate: Sample, reference: Sample) -> tuple[Sample, Sam
 
 
 def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    found = []
+    differing = []
     for part in ours.keys() | theirs.keys():
         here, there = ours.get(part, "nothing"), theirs.get(part, "nothing")
         if here == there:
@@ -113,8 +121,8 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]
         words = _PARTS.get(part, f"{part} differs")
         # Other texts have other tokens, which says nothing of how they were tokenized.
         if part != "targets" or ours.get("data") == theirs.get("data"):
-            found.append(f"{words} ({here} here, {there} there)" if part in _SHOWN else words)
-    return sorted(found)
+            differing.append(f"{words} ({here} here, {there} there)" if part in _SHOWN else words)
+    return sorted(differing)
 
 
 def known_differences(known: Mapping[str, str], identity: Mapping[str, str]) -> list[str]:
@@ -123,20 +131,20 @@ def known_differences(known: Mapping[str, str], identity: Mapping[str, str]) -> 
     return differences({part: known[part] for part in both}, {part: identity[part] for part in both})
 
 
-def _bootstrapped(metric: Statistic, candidate: Sample, reference: Sample, found: Comparison) -> Comparison:
-    if found.clusters < 2:
-        return found
-    tolerance = found.tolerance
+def _bootstrapped(metric: Statistic, candidate: Sample, reference: Sample, comparison: Comparison) -> Comparison:
+    if comparison.clusters < 2:
+        return comparison
+    tolerance = comparison.tolerance
     resampled = paired_bootstrap(metric, reference.sums, candidate.sums)
     # A relative change is a ratio, and so is its noise: each resample has a reference of its own.
     changes = resampled.differences
     sign = 1 if metric.direction == "lower" else -1
     drawn = np.sort(0.0 + sign * (_ratios(changes, resampled.baselines) if tolerance.relative else changes))
-    noise = Resamples(drawn, found.degradation, len(candidate.counts))
-    found = replace(found, p_value=resampled.p_value if noise.stderr else None)
-    tested = TestScale(found.degradation, tolerance.size)
-    bounds, p_values = noise.bounds(found.confidence), noise.p_values(tolerance.size)
-    return judged(found, tested, bounds, noise.df, p_values, finite=noise.is_finite)
+    noise = Resamples(drawn, comparison.degradation, len(candidate.counts))
+    comparison = replace(comparison, p_value=resampled.p_value if noise.stderr else None)
+    tested = TestScale(comparison.degradation, tolerance.size)
+    bounds, p_values = noise.bounds(comparison.confidence), noise.p_values(tolerance.size)
+    return decide(comparison, tested, bounds, noise.df, p_values, finite=noise.is_finite)
 
 
 def _ratios(differences: Floats, baselines: Floats) -> Floats:
@@ -146,7 +154,7 @@ def _ratios(differences: Floats, baselines: Floats) -> Floats:
     return ratios
 
 
-def _compare_means(found: Comparison, candidate: Sample, reference: Sample, scale: Scale) -> Comparison:
+def _compare_means(comparison: Comparison, candidate: Sample, reference: Sample, scale: Scale) -> Comparison:
     """Judge two means over targets or rows, or the exponentials of two.
 
     A relative change of perplexity is ``exp(d) - 1``, ``d = sum_c (s_c - r_c) / N``, with the bounds of d carried over:
@@ -154,7 +162,7 @@ def _compare_means(found: Comparison, candidate: Sample, reference: Sample, scal
     other two, a relative change of a mean and an absolute change of a perplexity, depend on the reference's own level
     too: their noise is that of the linearized difference (delta method). With too few clusters there is no interval.
     """
-    values = found.candidate, found.reference
+    values = comparison.candidate, comparison.reference
     if not all(math.isfinite(value) for value in values):
         raise MetricInputError(
             f"a change needs finite values, got {values[0]:g} (candidate) and {values[1]:g} (reference): "
@@ -162,26 +170,26 @@ def _compare_means(found: Comparison, candidate: Sample, reference: Sample, scal
         )
 
     sums = candidate.sums[:, 0], reference.sums[:, 0]
-    tested, noise = _tested(*sums, values, scale, found.tolerance, candidate.noise_of)
+    tested, noise = _tested(*sums, values, scale, comparison.tolerance, candidate.noise_of)
     # As it was computed for the bounds, which is exact where the two values differ by little.
     degradation = tested.outward(tested.measured)
-    found = replace(
-        found,
+    comparison = replace(
+        comparison,
         change=degradation if scale.direction == "lower" else 0.0 - degradation,
         degradation=degradation,
         clusters=noise.clusters,
-        reason=no_interval(noise.clusters, found.clustered_by),
+        reason=no_interval(noise.clusters, comparison.clustered_by),
     )
     if noise.stderr is None or noise.df is None:
-        return found
-    bounds = student_or_hall(tested.measured, noise.stderr, t_quantile(found.confidence, noise.df), noise.skewness)
+        return comparison
+    bounds = student_or_hall(tested.measured, noise.stderr, t_quantile(comparison.confidence, noise.df), noise.skewness)
     beyond = tested.measured - tested.limit
     if noise.stderr == 0:
         p_values = (0.0, 1.0) if beyond <= 0 else (1.0, 0.0)
     else:
         x = beyond / noise.stderr
         p_values = tail(x, noise.df, noise.skewness), tail(-x, noise.df, -noise.skewness)
-    return judged(found, tested, bounds, noise.df, p_values)
+    return decide(comparison, tested, bounds, noise.df, p_values)
 
 
 def _tested(
@@ -215,35 +223,37 @@ def _expm1(x: float) -> float:
     return math.expm1(x) if x < 709 else math.inf
 
 
-def _compare_outcomes(found: Comparison, candidate: Outcomes, reference: Outcomes) -> Comparison:
+def _compare_outcomes(comparison: Comparison, candidate: Outcomes, reference: Outcomes) -> Comparison:
     """Judge whether the candidate's share of right rows is lower by more than the tolerance.
 
     A relative tolerance is turned into an absolute one by the reference's share as it was measured; simulated, that
     keeps its level.
     """
-    if found.clusters < 2:
-        return found
-    unit = found.reference if found.tolerance.relative else 1.0
-    return _judged_by_changes(found, Changes.of(candidate, reference), unit, candidate.df, "tango")
+    if comparison.clusters < 2:
+        return comparison
+    unit = comparison.reference if comparison.tolerance.relative else 1.0
+    return _judged_by_changes(comparison, Changes.of(candidate, reference), unit, candidate.df, "tango")
 
 
-def _judged_by_changes(found: Comparison, changes: Changes, unit: float, df: float | None, rule: Rule) -> Comparison:
+def _judged_by_changes(
+    comparison: Comparison, changes: Changes, unit: float, df: float | None, rule: Rule
+) -> Comparison:
     """Judge changed rows; `unit` is the share of rows of a degradation of 1. Without `df`, z is normal."""
-    z, size = score_quantile(found.confidence, df), found.tolerance.size * unit
+    z, size = score_quantile(comparison.confidence, df), comparison.tolerance.size * unit
     lower, upper = (bound / unit for bound in tango_bounds(changes, z))
     score = tango_z(changes, size) if size < 1 else -math.inf
-    decision = decide(lower, upper, found.tolerance)
+    decision = decision_of(lower, upper, comparison.tolerance)
     more = 1 + score_quantile(POWER, df) / z
     return replace(
-        found,
+        comparison,
         decision=decision,
         lower=lower,
         upper=upper,
         df=df,
         p_pass=score_cdf(score, df),
         p_fail=score_cdf(-score, df),
-        detectable=more * max(upper - found.degradation, found.degradation - lower),
-        needed=_rows_needed(changes, size, score, z, more, found.n) if decision == "inconclusive" else None,
+        detectable=more * max(upper - comparison.degradation, comparison.degradation - lower),
+        needed=_rows_needed(changes, size, score, z, more, comparison.n) if decision == "inconclusive" else None,
         bounds=rule,
     )
 

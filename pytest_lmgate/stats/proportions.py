@@ -73,7 +73,7 @@ class Outcomes:
             return 1.0
         cluster, weighted, weights, least = self.cluster, values, np.ones(self.n), 1.0
         if (groups := self.groups) is not None:
-            cluster, weighted = groups.merged, groups.stand_ins(values)
+            cluster, weighted = groups.merged, groups.pseudo_values(values)
             weights, least = groups.weights, groups.design_effect
         sums = np.bincount(cluster, weights=weighted).astype(np.float64)
         stderr = clustered_mean(sums, np.bincount(cluster)).stderr or 0.0

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.errors import MetricInputError
+from pytest_lmgate.settings.gate_options import Signature
 from pytest_lmgate.settings.metrics import Direction
-from pytest_lmgate.settings.requests import Signature
 from pytest_lmgate.stats.bootstrap import Statistic, resampled_value
 from pytest_lmgate.stats.groups import Groups
 from pytest_lmgate.stats.means import MAX_CLUSTERS, Bounds, ClusteredMean, degrees_of_freedom, merged_rows, noisy_mean
@@ -49,7 +49,7 @@ class Scale:
 
     def within(self, bounds: Bounds) -> Bounds:
         """Convert bounds of a mean into bounds of the value, within its range."""
-        lower, upper = (min(max(self.value(each), self.lowest), self.highest) for each in bounds[:2])
+        lower, upper = (min(max(self.value(bound), self.lowest), self.highest) for bound in bounds[:2])
         return Bounds(lower, upper, bounds.lower_rule, bounds.upper_rule)
 
 
@@ -144,8 +144,8 @@ class Sample:
 
     def noise_of(self, sums: Floats) -> ClusteredMean:
         """Return the mean of other sums of the same clusters, and its noise."""
-        found = noisy_mean(sums, self.counts, rows=self.rows)
-        return found if self.weights is None else replace(found, df=degrees_of_freedom(self.weights))
+        mean = noisy_mean(sums, self.counts, rows=self.rows)
+        return mean if self.weights is None else replace(mean, df=degrees_of_freedom(self.weights))
 
     @classmethod
     def of_means(
@@ -171,8 +171,8 @@ class Sample:
             assert self.metric is not None
             if len(self.counts) < 2:
                 return None
-            found = resampled_value(self.metric, self.sums)
-            return found.bounds(confidence, self.metric.lowest, self.metric.highest)
+            resamples = resampled_value(self.metric, self.sums)
+            return resamples.bounds(confidence, self.metric.lowest, self.metric.highest)
         bounds = self.noise().bounds(confidence)
         return None if bounds is None else self.scale.within(bounds)
 
@@ -193,8 +193,8 @@ class Sample:
         part = self.by_row.of_rows(kept)
         sums, counts = part.by_cluster()
         outcomes = None if self.outcomes is None else Outcomes(self.outcomes.right[kept], part.clusters)
-        found = replace(self, sums=sums, counts=counts, outcomes=outcomes, identity={}, by_row=part, weights=None)
-        return found if self.scale is None else found.merged(part.sizes)
+        sample = replace(self, sums=sums, counts=counts, outcomes=outcomes, identity={}, by_row=part, weights=None)
+        return sample if self.scale is None else sample.merged(part.sizes)
 
     def merged(self, sizes: Ints | None = None) -> Sample:
         """Return the sample in at most 512 clusters, with neighbours merged evenly by their sizes or else counts."""

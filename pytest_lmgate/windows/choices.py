@@ -68,21 +68,22 @@ def make_questions(
 
     def answered(read: _Read) -> list[tuple[str, str]]:
         """Return the question with each right choice."""
-        asked, offered, right, follows = read
-        return [(str(asked[at if len(asked) > 1 else 0]), offered[at] if follows is None else follows) for at in right]
+        prompts, offered, right, follows = read
+        texts = offered if follows is None else (follows,) * len(offered)
+        return [(str(prompts[at if len(prompts) > 1 else 0]), texts[at]) for at in right]
 
     shown = [answered(read)[0] for read in _read_rows(examples, spec, f"{name} (examples)")]
-    shots = [(asked, answer if spec.chat else spec.between + answer) for asked, answer in shown]
-    questions = _read_rows(rows, spec, name)
-    require_unseen(shown, [answered(read) for read in questions], name)
-    found = []
-    for asked, offered, right, follows in questions:
+    shots = [(question, answer if spec.chat else spec.between + answer) for question, answer in shown]
+    reads = _read_rows(rows, spec, name)
+    require_unseen(shown, [answered(read) for read in reads], name)
+    questions = []
+    for bare_prompts, offered, right, follows in reads:
         prompts = tuple(
-            shown_after(shots, each, chat=spec.chat, system=spec.system) if isinstance(each, str) else each
-            for each in asked
+            shown_after(shots, prompt, chat=spec.chat, system=spec.system) if isinstance(prompt, str) else prompt
+            for prompt in bare_prompts
         )
-        found.append(Question(prompts, offered, right, follows))
-    return tuple(found)
+        questions.append(Question(prompts, offered, right, follows))
+    return tuple(questions)
 
 
 _Read = tuple[tuple[Prompt, ...], tuple[str, ...], tuple[int, ...], str | None]
@@ -95,26 +96,26 @@ def _read_rows(rows: Sequence[Row], spec: DatasetSpec, name: str) -> list[_Read]
     follows = [None if target is None else _text(row, index, name, target, "target") for index, row in enumerate(rows)]
     if "" in follows:
         raise DataError(f"dataset {name!r}: row {follows.index('')}: target: expected a text, got an empty one")
-    asked: Sequence[tuple[Prompt, ...]]
+    prompts: Sequence[tuple[Prompt, ...]]
     offered: list[tuple[str, ...]] = []
     if messages is not None:
-        asked = [(chat_in(row, messages, name, index),) for index, row in enumerate(rows)]
+        prompts = [(chat_in(row, messages, name, index),) for index, row in enumerate(rows)]
     elif target is not None and answer is not None:
-        asked = offered = [_choices(row, index, name, [str(question)], "question") for index, row in enumerate(rows)]
+        prompts = offered = [_choices(row, index, name, [str(question)], "question") for index, row in enumerate(rows)]
     else:
-        asked = [(_text(row, index, name, str(question), "question"),) for index, row in enumerate(rows)]
+        prompts = [(_text(row, index, name, str(question), "question"),) for index, row in enumerate(rows)]
     if answer is None:
-        return [(each, (str(text),), (0,), text) for each, text in zip(asked, follows, strict=True)]
+        return [(row, (str(text),), (0,), text) for row, text in zip(prompts, follows, strict=True)]
     if choices:
         offered = [_choices(row, index, name, choices, "choices") for index, row in enumerate(rows)]
-    for index, (each, texts) in enumerate(zip(asked, offered, strict=True)):
-        if target is not None and len(each) != len(texts):
+    for index, (questions, texts) in enumerate(zip(prompts, offered, strict=True)):
+        if target is not None and len(questions) != len(texts):
             raise DataError(
-                f"dataset {name!r}: row {index}: expected a question for each choice, got {len(each)} questions and "
-                f"{len(texts)} choices"
+                f"dataset {name!r}: row {index}: expected a question for each choice, got {len(questions)} questions "
+                f"and {len(texts)} choices"
             )
     given = [cell(row, answer, name, index, what="answer") for index, row in enumerate(rows)]
-    return list(zip(asked, offered, _answers(given, offered, name), follows, strict=True))
+    return list(zip(prompts, offered, _answers(given, offered, name), follows, strict=True))
 
 
 def _text(row: Row, index: int, name: str, source: str, what: str) -> str:
@@ -141,20 +142,20 @@ def _choices(row: Row, index: int, name: str, columns: Sequence[str], what: str)
 
 def _answers(given: Sequence[Any], offered: Sequence[tuple[str, ...]], name: str) -> list[tuple[int, ...]]:
     """Return the indexes of each row's right choices from the cells of the answer's column."""
-    listed = [list(each) if isinstance(each, list | tuple) else [each] for each in given]
+    listed = [list(answer) if isinstance(answer, list | tuple) else [answer] for answer in given]
     flat = [(row, right) for row, several in enumerate(listed) for right in several]
     indexes = iter(_indexes(flat, offered, name))
-    found = []
+    answers = []
     for row, several in enumerate(listed):
         if not several:
             raise DataError(
                 f"dataset {name!r}: row {row}: answer: expected one right choice or more, got an empty list: the row "
                 "could never be right; leave it out"
             )
-        found.append(tuple(next(indexes) for _ in several))
-    if found and all(len(set(right)) == len(offered[row]) for row, right in enumerate(found)):
+        answers.append(tuple(next(indexes) for _ in several))
+    if answers and all(len(set(right)) == len(offered[row]) for row, right in enumerate(answers)):
         raise DataError(f"dataset {name!r}: answer: every choice of every row is right: no model could be wrong")
-    return found
+    return answers
 
 
 def _indexes(given: Sequence[tuple[int, Any]], offered: Sequence[tuple[str, ...]], name: str) -> list[int]:
@@ -163,7 +164,7 @@ def _indexes(given: Sequence[tuple[int, Any]], offered: Sequence[tuple[str, ...]
     texts = [reading for (_, right), reading in zip(given, readings, strict=True) if isinstance(right, str)]
     # Rows that can be read in one way only decide for the others.
     kinds = {"text" if index is None else "index" for text, index in texts if (text is None) != (index is None)}
-    found = []
+    indexes = []
     for (row, right), (text, index) in zip(given, readings, strict=True):
         where, choices = f"dataset {name!r}: row {row}: answer", offered[row]
         if text is None and index is None:
@@ -178,8 +179,8 @@ def _indexes(given: Sequence[tuple[int, Any]], offered: Sequence[tuple[str, ...]
                 "write indexes as numbers, in .jsonl or .parquet"
             )
         by_text = index is None or (text is not None and kinds == {"text"})
-        found.append(int(text if by_text else index))  # type: ignore[arg-type]
-    return found
+        indexes.append(int(text if by_text else index))  # type: ignore[arg-type]
+    return indexes
 
 
 def _letter_hint(right: object, choices: tuple[str, ...]) -> str:
@@ -221,7 +222,7 @@ def plan_choices(
         for prompt, continuations in groupby(row.pairs, key=itemgetter(0)):
             whole += pair.encode(chats.read(prompt), [delimiter + text for _, text in continuations])
         scored = "choice" if row.target is None else "target"
-        for (_, continuation), (asked, answered) in zip(row.pairs, whole, strict=True):
+        for (_, continuation), (question_ids, answered) in zip(row.pairs, whole, strict=True):
             if not answered:
                 raise DataError(f"dataset {name!r}: row {index}: the {scored} {continuation!r} has no token")
             if max_length is not None and len(answered) > max_length:
@@ -230,14 +231,14 @@ def plan_choices(
                     f"of {model!r}, {max_length:,}"
                 )
             # The last token is only a target, so one more than the context fits.
-            if max_length is not None and (tokens := len(asked) + len(answered)) > max_length + 1 and not cut:
+            if max_length is not None and (tokens := len(question_ids) + len(answered)) > max_length + 1 and not cut:
                 raise DataError(
                     f"dataset {name!r}: row {index}: question and {scored} have {tokens:,} tokens, but the model "
                     f"{model!r} reads {max_length:,} (max_length, else its context) and predicts one more; shorten the "
                     "question, or use truncate='left'"
                 )
-            streams.append(np.asarray([*asked, *answered], dtype=np.int64))
-            first.append(len(asked))
+            streams.append(np.asarray([*question_ids, *answered], dtype=np.int64))
+            first.append(len(question_ids))
         equal = repeats(ids.tobytes() for ids in streams[-len(row.choices) :]).values()
         if same := next((some for some in equal if len(some) > 1), None):
             one, other = (repr(row.choices[choice]) for choice in same[:2])
@@ -264,15 +265,15 @@ class _PairEncoder:
         # A template writes the special tokens itself.
         begun = self._bare if isinstance(prompt, Rendered) else self._begun
         stripped = prompt.rstrip()
-        asked = begun(stripped) if stripped else []
-        found = []
+        question_ids = begun(stripped) if stripped else []
+        pairs = []
         for choice in choices:
             following = prompt[len(stripped) :] + choice
-            if asked:
-                found.append((asked, begun(stripped + following)[len(asked) :]))
+            if question_ids:
+                pairs.append((question_ids, begun(stripped + following)[len(question_ids) :]))
             else:
-                found.append(self._begin(self._bare(following)))
-        return found
+                pairs.append(self._begin(self._bare(following)))
+        return pairs
 
     def _begin(self, answered: list[int]) -> tuple[list[int], list[int]]:
         """Put the token that begins a text before a choice without a question, where the choice lacks it."""

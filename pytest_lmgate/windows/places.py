@@ -11,7 +11,7 @@ import numpy as np
 
 from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.data.corpus import Corpus
-from pytest_lmgate.settings.requests import Windowing
+from pytest_lmgate.settings.gate_options import Windowing
 from pytest_lmgate.windows.protocols import PROTOCOLS, WindowPlan, beginning, plan_windows
 from pytest_lmgate.windows.requests import Piece
 from pytest_lmgate.windows.tokens import Streams, TokenizerFacts, TokenSpans
@@ -74,7 +74,7 @@ def places_of_pairs(targets: Sequence[str], tokenizer: TokenizerFacts) -> Target
 def _spans_of(text: str, ids: Ints, tokenizer: TokenizerFacts) -> TokenSpans | None:
     """Return the characters of a target's tokens, if it is cut as other texts are, with special tokens or without."""
     cuts = (tokenizer.cut(text, special=special) for special in (False, True))
-    return next((spans for found, spans in cuts if np.array_equal(found, ids)), None)
+    return next((spans for cut, spans in cuts if np.array_equal(cut, ids)), None)
 
 
 def scored_sizes(streams: Streams, plan: WindowPlan) -> Floats | None:
@@ -85,7 +85,7 @@ def scored_sizes(streams: Streams, plan: WindowPlan) -> Floats | None:
     that is covered; characters in no token, such as spaces that a tokenizer drops, belong to the token behind them.
     Of a document that is counted by another text, the same share of that text is covered.
     """
-    sizes = np.array([(each.words, each.chars, each.utf8_bytes) for each in streams.sizes], dtype=np.float64)
+    sizes = np.array([(size.words, size.chars, size.utf8_bytes) for size in streams.sizes], dtype=np.float64)
     scored = [np.zeros(len(ids), dtype=bool) for ids in streams.ids]
     for document, first, end in zip(plan.document, plan.first, plan.end, strict=True):
         scored[document][first:end] = True

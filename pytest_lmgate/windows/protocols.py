@@ -1,8 +1,8 @@
 """Protocols: seven published conventions to read a text, cut it into windows and average. Sources: docs/protocols.md.
 
-A `Convention` is how a protocol reads and cuts a text; which arguments it takes is in `settings.requests`. `tokenize`
-reads a corpus by it, and `plan_windows` cuts the tokens into a `WindowPlan`. Pure: the tokenizer is passed in, and no
-model is loaded.
+A `Convention` is how a protocol reads and cuts a text; which arguments it takes is in `settings.gate_options`.
+`tokenize` reads a corpus by it, and `plan_windows` cuts the tokens into a `WindowPlan`. Pure: the tokenizer is passed
+in, and no model is loaded.
 
 A window is ``(begin, end, first)`` in the token stream of one document: the model reads ``t[begin:end]``, after a
 prefix token where `prefix` is set, and the targets ``t[first:end]`` are scored. The last token is only a target and
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pytest_lmgate.arrays import Ints
 from pytest_lmgate.data.corpus import Corpus, TextSizes
 from pytest_lmgate.errors import DataError, ModelError
-from pytest_lmgate.settings.requests import Windowing
+from pytest_lmgate.settings.gate_options import Windowing
 from pytest_lmgate.windows.tokens import Streams, TokenizerFacts, TokenSpans
 
 # Windows of one document: begin, end, first and prefix as in `WindowPlan`, shape ``[windows]`` each.
@@ -69,8 +69,10 @@ def beginning(corpus: Corpus, tokenizer: TokenizerFacts) -> Corpus:
     while end < len(text) and tokens(end) <= most:
         end *= 2
     end = min(end, len(text))
-    if end == len(text) and (found := tokens(end)) < most:
-        raise DataError(f"dataset {corpus.name!r}: tokens: expected at most {found:,}, as the text has, got {most:,}")
+    if end == len(text) and (available := tokens(end)) < most:
+        raise DataError(
+            f"dataset {corpus.name!r}: tokens: expected at most {available:,}, as the text has, got {most:,}"
+        )
     end = bisect_right(range(end + 1), most, key=tokens) - 1
     return replace(corpus, rows=(text[:end],), tokens=None)
 
@@ -87,7 +89,7 @@ def joined(corpus: Corpus, tokenizer: TokenizerFacts, *, join: str, special: boo
         return replace(streams, rows=rows_by_starts(spans.begins, begins))
     last = len(corpus.rows) - 1
     alone = (row if index == last else f"{row}{join}" for index, row in enumerate(corpus.rows))
-    counts = [len(tokenizer.ids(each, special=False)) for each in alone]
+    counts = [len(tokenizer.ids(row, special=False)) for row in alone]
     return replace(streams, rows=rows_by_counts(counts, len(ids)))
 
 
@@ -212,17 +214,17 @@ def _as_harness(tokenizer: TokenizerFacts, text: str, add_bos_token: bool | None
     nothing else, so an EOS that it would add is dropped. With None and True, a text that already begins with the text
     of the prefix token gets no special tokens.
     """
-    own = tokenizer.cut(text)
+    plain = tokenizer.cut(text)
     if add_bos_token is False:
-        return own
+        return plain
     prefix = _bos_or_eos(tokenizer)
     if prefix is not None and text.startswith(tokenizer.decode(prefix)):
-        return own
+        return plain
     if add_bos_token is None:
         return tokenizer.cut(text, special=True)
     if tokenizer.bos is None:
-        return own
-    ids, spans = own
+        return plain
+    ids, spans = plain
     return np.append(tokenizer.bos, ids), spans and TokenSpans(
         text, np.append(0, spans.begins), np.append(0, spans.ends)
     )
@@ -260,7 +262,7 @@ LM_EVAL = Convention(
 
 # Names are listed in this order; the first is the default.
 PROTOCOLS: Mapping[str, Convention] = {
-    each.name: each for each in (SLIDING, DISJOINT, BOS_CHUNKS, GPTQ, LLAMA_CPP, LM_EVAL, DOCUMENT)
+    protocol.name: protocol for protocol in (SLIDING, DISJOINT, BOS_CHUNKS, GPTQ, LLAMA_CPP, LM_EVAL, DOCUMENT)
 }
 
 

@@ -36,7 +36,7 @@ class Request:
 
 def by_request(values: Floats, requests: Sequence[Request]) -> list[Floats]:
     """Split the values of all targets, shape ``[targets, ...]``, into those of each request."""
-    return np.split(values, np.cumsum([len(each.targets) for each in requests])[:-1])
+    return np.split(values, np.cumsum([len(request.targets) for request in requests])[:-1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +100,10 @@ def repeats(requests: Iterable[Hashable]) -> dict[int, list[int]]:
     decide between equal choices.
     """
     first: dict[Hashable, int] = {}
-    found: dict[int, list[int]] = {}
+    numbers: dict[int, list[int]] = {}
     for number, request in enumerate(requests):
-        found.setdefault(first.setdefault(request, number), []).append(number)
-    return found
+        numbers.setdefault(first.setdefault(request, number), []).append(number)
+    return numbers
 
 
 def read_once(requests: Sequence[Request]) -> tuple[list[Request], Callable[[Sequence[Floats]], list[Floats]]]:
@@ -112,15 +112,17 @@ def read_once(requests: Sequence[Request]) -> tuple[list[Request], Callable[[Seq
     Return the joined requests, each with the targets of all that it stands for, and what turns their NLLs into those of
     the requests given. Requests with a source stay as they are.
     """
-    equal = repeats(each.ids.tobytes() if each.source is None else number for number, each in enumerate(requests))
+    equal = repeats(
+        request.ids.tobytes() if request.source is None else number for number, request in enumerate(requests)
+    )
     same = [[requests[number] for number in numbers] for numbers in equal.values()]
 
     def parted(nll: Sequence[Floats]) -> list[Floats]:
-        found: list[Floats] = [np.empty(0)] * len(requests)
+        parts: list[Floats] = [np.empty(0)] * len(requests)
         for numbers, several, together in zip(equal.values(), same, nll, strict=True):
             for number, part in zip(numbers, by_request(together, several), strict=True):
-                found[number] = part
-        return found
+                parts[number] = part
+        return parts
 
     return [_joined(several) for several in same], parted
 
@@ -129,7 +131,9 @@ def _joined(same: Sequence[Request]) -> Request:
     if len(same) == 1:
         return same[0]
     return replace(
-        same[0], at=np.concatenate([each.at for each in same]), targets=np.concatenate([each.targets for each in same])
+        same[0],
+        at=np.concatenate([request.at for request in same]),
+        targets=np.concatenate([request.targets for request in same]),
     )
 
 
@@ -218,9 +222,9 @@ def cut_pieces(
         raise ModelError(f"model {model!r}: max_length={max_length} leaves no room for text besides its special tokens")
     pieces = []
     for document, text in enumerate(texts):
-        own = list(tokenizer.encode(text, False))
-        for begin in range(0, len(own), room or max(1, len(own))):
-            part = own[begin : begin + (room or len(own))]
+        text_ids = list(tokenizer.encode(text, False))
+        for begin in range(0, len(text_ids), room or max(1, len(text_ids))):
+            part = text_ids[begin : begin + (room or len(text_ids))]
             targets = [len(framing.prefix) + at for at, token in enumerate(part) if token not in tokenizer.special]
             if targets:
                 ids = np.array(framing.around(part), dtype=np.int64)
@@ -238,7 +242,9 @@ def masked_requests(pieces: Sequence[Piece], tokenizer: TokenizerFacts, dataset:
     of = np.repeat(np.arange(len(pieces)), counts)
     at = np.concatenate([piece.targets for piece in pieces])
     lengths = np.array([len(piece.ids) for piece in pieces])[of]
-    first = {each: one for one, equal in repeats(piece.ids.tobytes() for piece in pieces).items() for each in equal}
+    first = {
+        number: first for first, equal in repeats(piece.ids.tobytes() for piece in pieces).items() for number in equal
+    }
 
     def make(copy: int) -> Request:
         ids = pieces[of[copy]].ids.copy()

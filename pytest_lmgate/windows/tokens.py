@@ -48,7 +48,9 @@ class TokenSpans:
             return None
         ends = np.cumsum([len(part.text) for part in known], dtype=np.int64)
         shifts = np.repeat(np.append(0, ends)[:-1], [len(part.begins) for part in known])
-        begins, lasts = (np.concatenate(each) for each in zip(*((one.begins, one.ends) for one in known), strict=True))
+        begins, lasts = (
+            np.concatenate(arrays) for arrays in zip(*((part.begins, part.ends) for part in known), strict=True)
+        )
         return cls("".join(part.text for part in known), begins + shifts, lasts + shifts)
 
 
@@ -203,26 +205,26 @@ class PromptEncoder:
 
     def encode(self, prompt: str, row: int) -> list[int]:
         """Return the token ids of one prompt; a chat is `Rendered`."""
-        framing, own = self._plain(prompt)
-        ids = framing.around(own)
+        framing, text_ids = self._plain(prompt)
+        ids = framing.around(text_ids)
         where = f"dataset {self.dataset!r}: row {row}"
         if not ids:
             raise DataError(f"{where}: expected a prompt, got one without a token: {prompt!r:.60}")
         if self.room is None or len(ids) <= self.room:
             return ids
-        kept = self.room - (len(ids) - len(own))
+        kept = self.room - (len(ids) - len(text_ids))
         if not self.cut or kept < 1:
             raise DataError(
                 f"{where}: the prompt has {len(ids):,} tokens, but the model {self.model!r} has room for "
                 f"{max(0, self.room):,} ({self.limit}){self.remedy}"
             )
-        return framing.around(own[-kept:])
+        return framing.around(text_ids[-kept:])
 
     def _plain(self, text: str) -> tuple[Framing, list[int]]:
         if isinstance(text, Rendered):
             return Framing(), list(self.tokenizer.encode(text, False))
-        own = self._framing.own(self.tokenizer.encode(text, True))
-        return (self._framing if self.encodes_whole else Framing(self._framing.prefix)), own
+        text_ids = self._framing.own(self.tokenizer.encode(text, True))
+        return (self._framing if self.encodes_whole else Framing(self._framing.prefix)), text_ids
 
     @functools.cached_property
     def _framing(self) -> Framing:
@@ -249,10 +251,10 @@ class Chats:
         """Write the chats among the prompts, twice: what changes each time cannot be measured."""
         chats = [prompt for prompt in dict.fromkeys(prompts) if not isinstance(prompt, str)]
         write = functools.partial(_rendered, tokenizer=tokenizer, variables=variables, model=model)
-        texts, again = ([write(each) for each in chats] for _ in range(2))
+        texts, again = ([write(chat) for chat in chats] for _ in range(2))
         if texts != again:
             raise _varying(model)
-        dated = next((each for each in chats if _has_time(each, tokenizer, variables)), None)
+        dated = next((chat for chat in chats if _has_time(chat, tokenizer, variables)), None)
         return cls(dict(zip(chats, texts, strict=True)), dated, write, model)
 
     def read(self, prompt: Prompt) -> str:

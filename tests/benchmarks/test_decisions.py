@@ -4,10 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bell_mccaffrey import degrees_of_freedom
-from decision_tables import NOISES
-from judges import clustered, require_same_verdicts
-from pairs import CONFIDENCE, TRUTHS, simulate
+from decision_tables import CONFIDENCE, NOISES, TRUTHS
+from decisions import clustered, degrees_of_freedom, require_same_verdicts, simulate
 
 from pytest_lmgate.stats.means import clustered_mean
 

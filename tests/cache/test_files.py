@@ -14,18 +14,6 @@ from pytest_lmgate.errors import CacheError, UnsignedError
 from pytest_lmgate.settings.session import CacheKey
 
 
-def test_a_file_has_the_permissions_of_any_other(tmp_path: Path) -> None:
-    before = os.umask(0o022)
-    try:
-        write_durably(tmp_path / "a", b"data")
-        os.umask(0o027)
-        write_durably(tmp_path / "b", b"data")
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o644
-    assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == 0o640
-
-
 def test_the_data_is_on_the_disk_before_the_name_and_the_name_before_it_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,21 +61,6 @@ def test_a_failure_between_the_steps_leaves_the_old_file_and_nothing_else(
             write_durably(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_folder_that_cannot_be_synced_does_not_fail_the_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fsync = os.fsync
-
-    def no_folders(descriptor: int) -> None:
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            raise OSError(22, "Invalid argument")
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", no_folders)
-    write_durably(tmp_path / "a", b"data")
-    assert (tmp_path / "a").read_bytes() == b"data"
 
 
 _KILLED = """
@@ -194,11 +167,3 @@ def test_a_file_that_people_keep_has_its_ends_of_lines_and_stays_where_its_link_
     assert link.is_symlink()
     assert before is None or target.stat().st_mode & 0o777 == 0o640
     assert [each.name for each in target.parent.iterdir()] == ["target"]
-
-
-def test_what_was_there_keeps_its_permissions(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    write_durably(path, b"old")
-    path.chmod(0o604)
-    write_durably(path, b"new")
-    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"new", 0o604)

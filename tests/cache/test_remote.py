@@ -11,7 +11,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from pytest_lmgate.cache.remote import Address, AddressError, Remote, is_from_fork, place_of
+from pytest_lmgate.cache.remote import Address, AddressError, Remote, is_from_fork
 from pytest_lmgate.cache.store import Store
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.settings.session import CacheKey
@@ -153,41 +153,10 @@ def test_a_store_that_does_not_answer_is_given_up_after_one_time_out(
     assert "no answer in 0.2 s" in machine.said[0]
 
 
-@pytest.mark.parametrize("url", ["nosuch://bucket", "s4:/x://y"])
-def test_an_address_of_no_known_store_is_an_error(url: str) -> None:
-    with pytest.raises(ConfigError, match="--lmgate-remote-cache"):
-        Remote(url, readonly=False, remark=print)
-
-
 def test_without_fsspec_the_extra_that_brings_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(ConfigError, match=r"--lmgate-history s3://\*\*\*@b: .* pip install 'pytest-lmgate\[remote\]'"):
         Address("s3://me:secret@b", "--lmgate-history")
-
-
-def test_a_hit_that_cannot_be_written_to_the_folder_is_measured_again(tmp_path: Path) -> None:
-    url = f"file://{tmp_path}/shared"
-    Machine(tmp_path / "one", url).store.put(FINGERPRINT, ENTRY)
-    (tmp_path / "file").touch()
-    two = Machine(tmp_path / "file" / "cache", url)
-    assert two.store.get(FINGERPRINT) is None
-    assert two.said == []
-
-
-def test_one_file_of_a_folder_that_cannot_be_read_is_an_error_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    MemoryFileSystem.store.clear()
-    folder, read, asked = Address("memory://shared/history", "--lmgate-history"), MemoryFileSystem.cat_file, list[str]()
-    for name in ("a.json", "b.json"):
-        folder.write(PurePosixPath(name), b"{}")
-
-    def reset(self: MemoryFileSystem, path: str, *how: Any, **more: Any) -> Any:
-        asked.append(path)
-        return raise_(ConnectionError("reset")) if path.endswith("b.json") else read(self, path, *how, **more)
-
-    monkeypatch.setattr(MemoryFileSystem, "cat_file", reset)
-    with pytest.raises(AddressError, match=r"^ConnectionError: reset$"):
-        folder.read_all(".json")
-    assert len(asked) == 2
 
 
 def test_files_of_a_folder_are_read_together_and_leftovers_are_no_files(url: str) -> None:
@@ -237,12 +206,6 @@ def test_a_secret_that_the_store_repeats_is_not_shown_either(
     monkeypatch.setattr(failing, "problem", lambda: raise_(ConnectionError("user u with p@ss was refused")))
     with pytest.raises(AddressError, match=r"^ConnectionError: user u with \*\*\* was refused$"):
         Address("failing://u:p@ss@host/x", "--lmgate-history").read(NAME)
-
-
-def test_offline_no_store_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda _: pytest.fail("a store was opened"))
-    with pytest.raises(ConfigError, match=r"ftp://\*\*\*@h/x needs the network, which --lmgate-offline forbids"):
-        place_of("ftp://me:secret@h/x", tmp_path, "--lmgate-history", offline=True)
 
 
 def test_an_address_whose_library_is_not_installed_is_an_error_that_names_it() -> None:

@@ -1,10 +1,6 @@
 """The store: what was put is got, whatever cannot be trusted is not, and two processes measure once."""
 
-import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,15 +11,15 @@ import pytest
 import safetensors.numpy
 
 from pytest_lmgate.cache import files
-from pytest_lmgate.cache.files import read_sealed, write_sealed
+from pytest_lmgate.cache.files import write_sealed
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry, Store, decode, encode
+from pytest_lmgate.cache.store import Store, StoredResult, decode, encode
 from pytest_lmgate.errors import CacheError
 from pytest_lmgate.settings.session import CacheKey
 
 FINGERPRINT = Fingerprint.of("token-nll/1", {"data": "d", "model": "m"})
 OTHER = Fingerprint.of("token-nll/1", {"data": "d", "model": "other"})
-ENTRY = Entry({"nll": np.array([0.5, 1.5], dtype=np.float32)}, {"running_text": True})
+ENTRY = StoredResult({"nll": np.array([0.5, 1.5], dtype=np.float32)}, {"running_text": True})
 
 
 class _Cache:
@@ -62,28 +58,12 @@ def cache(tmp_path: Path) -> _Cache:
     ids=lambda array: f"{array.dtype.str}{array.shape}",
 )
 def test_an_array_comes_back_with_its_bits_shape_and_dtype(cache: _Cache, array: Any) -> None:
-    cache.store.put(FINGERPRINT, Entry({"array": array, "other": np.zeros(1)}))
+    cache.store.put(FINGERPRINT, StoredResult({"array": array, "other": np.zeros(1)}))
     found = cache.store.get(FINGERPRINT)
     assert set(found.arrays) == {"array", "other"}
     got = found.arrays["array"]
     assert (got.shape, got.dtype) == (array.shape, array.dtype.newbyteorder("="))
     np.testing.assert_array_equal(got, array)
-
-
-def test_facts_come_back(cache: _Cache) -> None:
-    facts = {"text": "é한", "number": 0.1, "whole": 2**53 + 1, "none": None, "yes": True, "list": [1, {"a": "b"}]}
-    cache.store.put(FINGERPRINT, Entry({}, facts))
-    found = cache.store.get(FINGERPRINT)
-    assert found.facts == facts
-    assert cache.warnings == []
-
-
-def test_what_was_never_put_is_not_there_and_looking_writes_nothing(cache: _Cache) -> None:
-    assert cache.store.get(FINGERPRINT) is None
-    assert cache.store.get_partial(FINGERPRINT) is None
-    assert cache.store.explain(FINGERPRINT) == []
-    assert not cache.folder.exists()
-    assert cache.warnings == []
 
 
 def test_a_measurement_is_found_under_its_own_fingerprint_only(cache: _Cache) -> None:
@@ -93,16 +73,8 @@ def test_a_measurement_is_found_under_its_own_fingerprint_only(cache: _Cache) ->
     assert cache.store.get(Fingerprint.of("generations/1", dict(FINGERPRINT.ingredients))) is None
 
 
-def test_an_entry_is_read_as_plain_safetensors_after_its_seal(cache: _Cache) -> None:
-    cache.store.put(FINGERPRINT, ENTRY)
-    body = read_sealed(cache.file(".lmgate"))
-    assert safetensors.numpy.load(body)["nll"].tolist() == [0.5, 1.5]
-    header = json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])
-    assert header["__metadata__"] == {"fingerprint": FINGERPRINT.text, "facts": '{"running_text": true}'}
-
-
 def test_a_partial_measurement_is_not_a_whole_one_and_goes_when_the_whole_comes(cache: _Cache) -> None:
-    partial = Entry({"nll": np.array([0.5, np.nan])})
+    partial = StoredResult({"nll": np.array([0.5, np.nan])})
     cache.store.put_partial(FINGERPRINT, partial)
     assert cache.store.get(FINGERPRINT) is None
     found = cache.store.get_partial(FINGERPRINT)
@@ -204,31 +176,6 @@ def test_a_folder_that_cannot_be_written_warns_and_loses_only_the_result(tmp_pat
     ]
 
 
-def test_a_full_disk_warns_and_leaves_no_half_entry(cache: _Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        cache.store.put(FINGERPRINT, ENTRY)
-    assert cache.store.get(FINGERPRINT) is None
-    (warning,) = cache.warnings
-    assert "No space left on device" in warning
-    assert warning.endswith("; the result is not kept")
-    assert [path for path in cache.folder.rglob("*") if path.is_file()] == []
-
-
-def test_an_entry_that_cannot_be_set_aside_is_still_not_believed(cache: _Cache) -> None:
-    cache.store.put(FINGERPRINT, ENTRY)
-    _truncated(cache.file(".lmgate"))
-    (cache.folder / "set-aside").write_text("in the way")
-    assert cache.store.get(FINGERPRINT) is None
-    (warning,) = cache.warnings
-    assert "; it cannot be set aside (" in warning
-    cache.store.put(FINGERPRINT, ENTRY)
-    assert cache.store.get(FINGERPRINT) is not None
-
-
 def test_an_entry_that_cannot_be_read_is_measured_again_and_said(
     cache: _Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,85 +239,6 @@ def test_a_folder_in_the_cache_that_is_a_link_is_not_followed(
 
 # Two processes: each measures only what it does not find once it holds the lock.
 
-_MEASURE = """
-import os, sys, time
-from pathlib import Path
-import numpy as np
-from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry, Store
-folder, begin = Path(sys.argv[1]), Path(sys.argv[2])
-fingerprint = Fingerprint.of("token-nll/1", {"data": "d", "model": "m"})
-store = Store(folder, lambda message: print("warned", message, flush=True))
-print("ready", flush=True)
-while not begin.exists():
-    time.sleep(0.001)
-with store.lock(fingerprint, lambda: print("waiting", flush=True)):
-    if store.get(fingerprint) is None:
-        print("measuring", flush=True)
-        time.sleep(0.3)
-        store.put(fingerprint, Entry({"pid": np.array(os.getpid())}))
-    print("pid", int(store.get(fingerprint).arrays["pid"]), flush=True)
-"""
-
-_HOLD = """
-import sys, time
-from pathlib import Path
-from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Store
-with Store(Path(sys.argv[1]), print).lock(Fingerprint.of("token-nll/1", {"data": "d", "model": "m"})):
-    print("held", flush=True)
-    time.sleep(60)
-"""
-
-
-def _start(script: str, *arguments: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-def _line(process: subprocess.Popen[str]) -> str:
-    return process.stdout.readline().strip()
-
-
-def test_two_processes_at_once_measure_once(tmp_path: Path) -> None:
-    begin = tmp_path / "begin"
-    processes = [_start(_MEASURE, tmp_path / "cache", begin) for _ in range(2)]
-    assert [_line(process) for process in processes] == ["ready", "ready"]
-    begin.touch()
-    said = [process.communicate(timeout=120)[0].split("\n") for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
-    first, second = sorted(said, key=lambda lines: lines[0] != "measuring")
-    measured_by = first[1]
-    assert first == ["measuring", measured_by, ""]
-    assert second == ["waiting", measured_by, ""]
-
-
-def test_the_lock_of_a_process_that_was_killed_is_free(cache: _Cache) -> None:
-    holder = _start(_HOLD, cache.folder)
-    assert _line(holder) == "held"
-    waited: list[str] = []
-
-    def kill() -> None:
-        waited.append("waiting")
-        holder.send_signal(signal.SIGKILL)
-
-    with cache.store.lock(FINGERPRINT, kill):
-        assert waited == ["waiting"]
-    assert holder.wait(timeout=120) == -signal.SIGKILL
-    holder.communicate()
-    assert cache.warnings == []
-
-
-def test_a_measurement_that_fails_frees_its_lock(cache: _Cache) -> None:
-    def waited() -> None:
-        raise AssertionError("the lock is still held")
-
-    with pytest.raises(ZeroDivisionError), cache.store.lock(FINGERPRINT):
-        raise ZeroDivisionError
-    with cache.store.lock(FINGERPRINT, waited):
-        pass
-
-
 # What changed since the nearest earlier entry.
 
 
@@ -391,36 +259,11 @@ def test_the_entry_with_the_fewest_changes_is_explained_however_old_it_is(cache:
     ]
 
 
-@pytest.mark.parametrize("newer", ["first", "second", "third"])
-def test_of_equally_near_entries_the_latest_is_explained(cache: _Cache, newer: str) -> None:
-    for model in ("first", "second", "third"):
-        _put(cache, {"data": "d", "model": model}, age=0 if model == newer else 3600)
-    assert cache.store.explain(FINGERPRINT) == [f"model: {newer} -> m"]
-
-
-def test_an_entry_of_other_code_for_the_same_measurement_is_explained_by_its_kind(cache: _Cache) -> None:
-    _put(cache, {"data": "d", "model": "m"}, kind="token-nll/0")
-    assert cache.store.explain(FINGERPRINT) == ["kind: token-nll/0 -> token-nll/1"]
-
-
 def test_other_measurements_and_the_entry_itself_explain_nothing(cache: _Cache) -> None:
     _put(cache, {"data": "d", "model": "other"}, kind="generations/1")
     _put(cache, dict(FINGERPRINT.ingredients))
     cache.store.put_partial(OTHER, ENTRY)
     assert cache.store.explain(FINGERPRINT) == []
-
-
-def test_entries_that_cannot_be_read_are_passed_over_and_left_where_they_are(cache: _Cache) -> None:
-    _put(cache, {"data": "d", "model": "older"}, age=3600)
-    paths = []
-    for number, spoil in enumerate((_truncated, _flipped, _emptied, _text, _no_fingerprint, _sealed(b"{}"))):
-        fingerprint = Fingerprint.of("token-nll/1", {"data": "d", "model": f"bad {number}"})
-        cache.store.put(fingerprint, ENTRY)
-        paths.append(cache.file(".lmgate", fingerprint))
-        spoil(paths[-1])
-    assert cache.store.explain(FINGERPRINT) == ["model: older -> m"]
-    assert all(path.exists() for path in paths)
-    assert cache.warnings == []
 
 
 def test_a_body_whose_arrays_are_cut_off_is_an_error() -> None:

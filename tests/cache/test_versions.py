@@ -11,12 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry, Store
+from pytest_lmgate.cache.store import Store, StoredResult
 from pytest_lmgate.cli.app import app
 
 INGREDIENTS = {"data": "d", "model": "m"}
 FINGERPRINT = Fingerprint.of("token-nll/5", INGREDIENTS)
-ENTRY = Entry({"nll": np.array([9.0], dtype=np.float32)})
+ENTRY = StoredResult({"nll": np.array([9.0], dtype=np.float32)})
 
 
 def write(folder: Path, suffix: str = ".lmgate", *, kind: str = "token-nll/5", number: int = 1) -> Path:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from pytest_lmgate.cli import app as cli
 from pytest_lmgate.errors import DataError
-from pytest_lmgate.settings.help import arguments_help, fixtures_help, markers_help
+from pytest_lmgate.settings.help import fixtures_help, markers_help
 
 HELP = {**markers_help(), **fixtures_help()}
 
@@ -22,15 +22,6 @@ def test_markers_prints_the_help_of_every_marker_and_fixture_and_json_has_the_sa
     more = "lmgate markers NAME explains each argument and its default."
     assert text.stdout == "\n\n".join([*helps, more]) + "\n"
     assert json.loads(CliRunner().invoke(cli.app, ["markers", "--json"]).stdout) == HELP
-
-
-@pytest.mark.parametrize("name", HELP)
-def test_every_argument_in_the_help_of_a_marker_or_fixture_has_a_meaning(name: str) -> None:
-    call = HELP[name].partition("(")[2].partition(")")[0]
-    arguments = [each.partition("=")[0] for each in call.split(", ") if each != "*"]
-    found = arguments_help(name)
-    assert list(found) == arguments
-    assert all(meaning.endswith(".") for _, meaning in found.values())
 
 
 def test_the_version_is_printed():

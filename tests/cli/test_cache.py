@@ -11,9 +11,8 @@ from typer.testing import CliRunner, Result
 
 from pytest_lmgate.cache.files import hold
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry, Store, lock_of
+from pytest_lmgate.cache.store import Store, StoredResult, lock_of
 from pytest_lmgate.cli.app import app
-from pytest_lmgate.cli.cache import _day
 from pytest_lmgate.cli.console import bytes_of
 from pytest_lmgate.errors import CacheError
 from pytest_lmgate.report.text import byte_size
@@ -38,7 +37,7 @@ def store(tmp_path: Path) -> Store:
 def put(store: Store, model: str, *, days: float = 0, kind: str = "token-nll/5", tokens: int = 100) -> Path:
     fingerprint = Fingerprint.of(kind, {"data": "d", "model": model, "torch": "2.13"})
     facts = {"models": [model], "dataset": "words", "metric": "ppl", "measured_at": 1.7e9, "machine": "here, Linux"}
-    store.put(fingerprint, Entry({"nll": np.zeros(tokens, dtype=np.float32)}, facts))
+    store.put(fingerprint, StoredResult({"nll": np.zeros(tokens, dtype=np.float32)}, facts))
     path = store.path(fingerprint)
     used = time.time() - 86400 * days
     os.utime(path, (used, used))
@@ -61,14 +60,6 @@ def test_ls_names_what_each_entry_holds_the_last_used_first(store: Store) -> Non
     assert " 3 d " in second
     assert " old " in second
     assert total.startswith(f"{store.folder}: 2 entries, 5")
-
-
-def test_names_that_a_terminal_would_obey_are_shown(store: Store) -> None:
-    put(store, "\x1b[31mred\n::error::\u202e")
-    out = lmgate("ls").stdout
-    assert "\\x1b[31mred" in out
-    assert not {"\x1b", "\u202e"} & set(out)
-    assert not any(line.startswith("::") for line in out.splitlines())
 
 
 def test_show_prints_the_ingredients_and_where_it_was_measured(store: Store) -> None:
@@ -172,20 +163,6 @@ def test_clear_asks_and_takes_remembered_digests_along(store: Store, tmp_path: P
     assert (store.folder / ".gitignore").exists()
 
 
-def test_the_folder_is_that_of_rootdir_or_of_its_ini_file(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(store, "m")
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    inner = tmp_path / "tests" / "unit"
-    inner.mkdir(parents=True)
-    monkeypatch.chdir(inner)
-    assert "1 entry" in lmgate("ls").stdout
-    assert "0 entries" in lmgate("ls", "--cache", ".").stdout
-    (tmp_path / "pytest.ini").write_text("[pytest]\nlmgate_cache = elsewhere\n")
-    assert f"{tmp_path / 'elsewhere'}: 0 entries" in lmgate("ls").stdout
-
-
 def test_an_entry_that_cannot_be_read_and_a_file_in_the_place_of_the_cache_are_errors_that_name_it(
     store: Store, tmp_path: Path
 ) -> None:
@@ -196,8 +173,3 @@ def test_an_entry_that_cannot_be_read_and_a_file_in_the_place_of_the_cache_are_e
         failed = CliRunner().invoke(app, ["cache", *arguments]).exception
         assert isinstance(failed, CacheError)
         assert named in str(failed)
-
-
-@pytest.mark.parametrize(("seconds", "shown"), [(0, "1970-01-01 00:00:00 UTC"), (1e300, ""), (float("nan"), "")])
-def test_a_time_that_no_calendar_has_is_not_shown(seconds: float, shown: str) -> None:
-    assert _day(seconds) == shown

@@ -1,6 +1,5 @@
 """What ``lmgate init`` finds, refuses and proposes, before any model is loaded."""
 
-import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,11 +11,11 @@ from typer.testing import CliRunner
 
 from pytest_lmgate.cli import init
 from pytest_lmgate.cli.app import app
-from pytest_lmgate.cli.init import add_pair, count_tokens, find_places, propose, text_column
+from pytest_lmgate.cli.init import add_pair, find_places, propose
 from pytest_lmgate.cli.measure import Measuring
 from pytest_lmgate.errors import ComparisonError, EngineError
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
-from pytest_lmgate.settings.requests import Signature
+from pytest_lmgate.settings.gate_options import Signature
 
 
 def write(folder: Path, **sizes: int) -> None:
@@ -47,30 +46,6 @@ def test_the_search_ends_in_deep_and_in_wide_folders(tmp_path: Path, monkeypatch
     monkeypatch.setattr(init, "_MOST_ENTRIES", 3)
     write(tmp_path, **{f"wide__{number}_DOT_dat": 1 for number in range(10)}, zz__z_DOT_txt=10)
     assert find_places(tmp_path) == ([], [])
-
-
-def test_tokens_are_estimated_from_bytes_and_from_the_rows_that_are_taken(tmp_path: Path) -> None:
-    (tmp_path / "long.txt").write_text("abc " * 1000)
-    (tmp_path / "rows.jsonl").write_text((json.dumps({"text": "abc " * 10}) + "\n") * 90)
-    assert count_tokens(tmp_path / "long.txt", None) == 1000
-    assert count_tokens(tmp_path / "rows.jsonl", None) == pytest.approx(1170, rel=0.03)
-    assert count_tokens(tmp_path / "rows.jsonl", 20) == pytest.approx(260, rel=0.03)
-
-
-@pytest.mark.parametrize(
-    ("text", "column"),
-    [
-        ('{"text": "a", "other": "longer than a"}', "text"),
-        ('{"id": "1", "article": "a long text", "n": 3}', "article"),
-        ('{"n": 3}', None),
-        ("[1]", None),
-        ("no json", None),
-        ("", None),
-    ],
-)
-def test_the_column_of_the_text(text: str, column: str | None, tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text(text)
-    assert text_column(tmp_path / "x.jsonl") == column
 
 
 @pytest.mark.parametrize("answer", ["2", "0", "modle"])

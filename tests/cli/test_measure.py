@@ -1,7 +1,6 @@
 """``lmgate measure``: what it refuses, and what it says beside the number. ``lmgate why`` as a user runs it."""
 
 import json
-import math
 import subprocess
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pytest_lmgate.cli.app import app
-from pytest_lmgate.cli.measure import _bar, measuring
+from pytest_lmgate.cli.measure import measuring
 from tests.end_to_end.projects import environment
 from tests.measure.conftest import make_tokenizer
 from tests.tools.fix.test_costs import make_reference, quantize, text
@@ -113,14 +112,3 @@ def test_the_windows_are_those_of_the_gates_and_give_their_number(folder: Path, 
     chosen = run(folder, *arguments, "two.yaml", "--protocol=lm-eval", "-o", "add_bos_token=null", "--tokens=300")
     assert "protocol:lm-eval|" in json.loads(chosen.stdout)["signature"]
     assert "add_bos_token:none" in json.loads(chosen.stdout)["signature"]
-
-
-def test_a_model_that_is_not_there_is_one_message(folder: Path) -> None:
-    done = run(folder, "int8", "words", "--against", "original")
-    assert done.returncode == 3
-    assert done.stderr.startswith("lmgate: model 'int8' is not known; ")
-
-
-def test_an_interval_is_drawn_only_where_all_its_ends_are_finite() -> None:
-    assert _bar(1.0, (0.0, 2.0), 0.0, 2.0) == f"|{'-' * 12}o{'-' * 11}|"
-    assert _bar(1.0, (0.0, math.inf), 0.0, 2.0) == ""

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_lmgate.data.corpus import Corpus, corpus_from_rows, drawn, looks_like_documents, read_corpus
-from pytest_lmgate.data.readers import READERS
 from pytest_lmgate.errors import DataError
-from pytest_lmgate.settings.entries import DATA_SUFFIXES, TEXT_SUFFIXES, DatasetSpec, Sample
+from pytest_lmgate.settings.entries import DatasetSpec, Sample
 
 ROWS = ["first row", "zweite – 第二行\n한 줄", "", ' "quoted", \\ and\ttabbed ', "last\r\n"]
 
@@ -83,15 +82,6 @@ def test_the_text_column_of_a_table_is_read_unchanged(tmp_path: Path, file: str)
     assert read(tmp_path / file) == Corpus("d", tuple(ROWS))
 
 
-@pytest.mark.parametrize("file", WRITERS)
-def test_another_column_a_limit_and_a_join_are_taken_as_said(tmp_path: Path, file: str) -> None:
-    WRITERS[file](tmp_path / file, [{"id": str(index), "body": row} for index, row in enumerate(ROWS)])
-
-    assert read(tmp_path / file, text="body", limit=2, join=" | ") == Corpus(
-        "d", tuple(ROWS[:2]), " | ", says_join=True
-    )
-
-
 @pytest.mark.parametrize("file", ["rows.jsonl", "rows.parquet", "rows"])
 @pytest.mark.parametrize(("value", "kind"), [(None, "NoneType"), (3, "int"), (["x"], "list")])
 def test_a_cell_that_is_no_text_is_an_error_that_names_its_row(
@@ -104,26 +94,6 @@ def test_a_cell_that_is_no_text_is_an_error_that_names_its_row(
         read(tmp_path / file)
 
 
-@pytest.mark.parametrize("file", ["rows.jsonl", "rows.csv", "rows.tsv"])
-def test_a_byte_order_mark_is_no_part_of_a_table(tmp_path: Path, file: str) -> None:
-    WRITERS[file](tmp_path / file, [{"text": "x"}])
-    (tmp_path / file).write_bytes("\ufeff".encode() + (tmp_path / file).read_bytes())
-
-    assert read(tmp_path / file).rows == ("x",)
-
-
-def test_a_cell_of_csv_may_have_more_than_128_kib(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text(f"text\n{'word ' * 100_000}\n")
-
-    assert read(tmp_path / "a.csv").rows == ("word " * 100_000,)
-
-
-def test_columns_of_csv_without_a_name_may_be_several(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("text,,\nx,,\n")  # as spreadsheets write empty columns
-
-    assert read(tmp_path / "a.csv").rows == ("x",)
-
-
 def test_two_columns_of_parquet_with_one_name_are_an_error(tmp_path: Path) -> None:
     import pyarrow
     import pyarrow.parquet
@@ -133,12 +103,6 @@ def test_two_columns_of_parquet_with_one_name_are_an_error(tmp_path: Path) -> No
 
     with pytest.raises(DataError, match="2 columns are called 'text'"):
         read(tmp_path / "a.parquet")
-
-
-def test_blank_lines_between_the_rows_of_jsonl_are_none(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(b'{"text": "x"}\r\n\n  \n{"text": "y\\u2028z"}')
-
-    assert read(tmp_path / "a.jsonl").rows == ("x", "y\u2028z")
 
 
 NOT_UTF8 = b"x" * 750 + b"\n" + b"x" * 749 + b"\xe9y"
@@ -186,24 +150,6 @@ def test_a_file_that_cannot_be_read_is_an_error_that_says_why(
         (tmp_path / file).write_bytes(content)
     with pytest.raises(DataError, match=f"^dataset 'd': {message}"):
         read(tmp_path / file, **({"lines": True} if lines else {}))
-
-
-def test_a_saved_folder_with_splits_needs_to_be_told_which(tmp_path: Path) -> None:
-    import datasets
-
-    splits = {name: datasets.Dataset.from_list([{"text": name}]) for name in ("train", "test")}
-    datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "both"))
-    datasets.DatasetDict({"test": splits["test"]}).save_to_disk(str(tmp_path / "one"))
-
-    assert read(tmp_path / "both", split="test").rows == ("test",)
-    assert read(tmp_path / "one").rows == ("test",)
-    splits["test"].save_to_disk(str(tmp_path / "alone"))
-    with pytest.raises(DataError, match=r"split: expected none, as .*alone is one split, got 'test'"):
-        read(tmp_path / "alone", split="test")
-    with pytest.raises(DataError, match="set split: to one of train, test; got None"):
-        read(tmp_path / "both")
-    with pytest.raises(DataError, match="set split: to one of train, test; got 'dev'"):
-        read(tmp_path / "both", split="dev")
 
 
 # Samples.
@@ -269,16 +215,6 @@ def test_a_sample_that_cannot_be_drawn_is_an_error(tmp_path: Path, sample: Sampl
     assert facts in str(caught.value)
 
 
-def test_a_column_of_texts_to_count_is_read_with_the_rows(tmp_path: Path) -> None:
-    rows = [{"text": f"row {index}", "page": f"{index} | {index}"} for index in range(4)]
-    write_jsonl(tmp_path / "a.jsonl", rows)
-
-    found = read(tmp_path / "a.jsonl", counted="page", sample=Sample(2))
-    assert found.counted == tuple(f"{row.removeprefix('row ')} | {row.removeprefix('row ')}" for row in found.rows)
-    with pytest.raises(DataError, match=r"row 0: no column 'pge' \(did you mean 'page'\?\); .* set counted: COLUMN"):
-        read(tmp_path / "a.jsonl", counted="pge")
-
-
 # Rows in memory.
 
 
@@ -312,15 +248,6 @@ def test_bad_rows_in_memory_are_an_error(rows: list[Any], message: str) -> None:
 # Identity.
 
 
-def test_the_digest_is_of_the_rows_and_not_of_where_they_stand(tmp_path: Path) -> None:
-    digests = set()
-    for file, write in WRITERS.items():
-        write(tmp_path / file, [{"text": row} for row in ROWS])
-        digests.add(read(tmp_path / file).digest)
-
-    assert digests == {corpus_from_rows(ROWS, name="elsewhere").digest}
-
-
 def test_the_digest_tells_rows_joins_and_running_text_apart() -> None:
     corpora = [
         Corpus("d", ("ab", "c")),
@@ -342,20 +269,11 @@ def test_the_digest_tells_rows_joins_and_running_text_apart() -> None:
 # The hub.
 
 
-def test_the_endings_that_make_a_path_are_those_that_can_be_read() -> None:
-    assert (*TEXT_SUFFIXES, *READERS) == DATA_SUFFIXES
-
-
 def _of_rows(*rows: str, **more: Any) -> Corpus:
     return Corpus("data", rows, **more)
 
 
 SHORT = tuple(f"document number {number}" for number in range(10))
-
-
-def test_many_short_rows_look_like_documents() -> None:
-    assert looks_like_documents(_of_rows(*SHORT))
-    assert looks_like_documents(_of_rows(*(f"{row}\nin two lines" for row in SHORT)))
 
 
 @pytest.mark.parametrize(

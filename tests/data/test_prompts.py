@@ -52,30 +52,10 @@ def test_values_are_never_read_as_templates(before: str, value: str) -> None:
     assert fill(template, {"x": value}, "d", 0) == before + value
 
 
-def test_a_column_may_have_any_name_that_a_field_can_hold() -> None:
-    row = {"my column": "a", "x.y": "b", "z[0]": "c"}
-    assert fill("{my column}{x.y}{z[0]}", row, "d", 0) == "abc"
-
-
 def test_references_are_a_text_or_a_list_of_one_or_more_columns() -> None:
     assert task().references == (("1",), ("2", "zwei"))
     both = [{"q": "?", "a": "x", "b": ["y", "z"]}]
     assert task(both, references=["b", "a"]).references == (("y", "z", "x"),)
-
-
-def test_rows_may_have_fewer_references_than_others() -> None:
-    rows = [{"q": "?", "a": "x", "b": None}, {"q": "?", "a": None, "b": [None, "y"]}]
-    assert task(rows, references=["a", "b"]).references == (("x",), ("y",))
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
-def test_an_empty_cell_of_a_table_without_null_is_no_reference(suffix: str) -> None:
-    rows, columns = [{"q": "?", "a": "x", "b": ""}], ["a", "b"]
-    assert task(rows, references=columns).references == (("x", ""),), "JSON has null"
-    spec = DatasetSpec(path=f"quiz{suffix}", prompt="{q}", references=columns)
-    assert make_task(rows, spec, name="quiz").references == (("x",),)
-    with pytest.raises(DataError, match="row 0: expected at least one reference, got none in a, b"):
-        make_task([{"q": "?", "a": "", "b": ""}], spec, name="quiz")
 
 
 def test_examples_stand_before_every_prompt_with_the_first_of_their_references() -> None:

@@ -3,8 +3,7 @@
 import pytest
 
 from pytest_lmgate.data.tags import read_tags
-from pytest_lmgate.errors import ConfigError, DataError
-from pytest_lmgate.settings.entries import DatasetSpec
+from pytest_lmgate.errors import DataError
 
 
 def test_values_are_tags_as_they_are_written() -> None:
@@ -25,11 +24,6 @@ def test_many_different_numbers_become_four_ranges_of_as_many_rows(written: type
     ]  # fmt: skip
 
 
-def test_numbers_that_are_mostly_one_have_fewer_ranges() -> None:
-    found = read_tags([{"n": each} for each in [5] * 30 + list(range(6, 17))], ["n"], "d")["n"]
-    assert [(tag, found.count(tag)) for tag in dict.fromkeys(found)] == [("5", 30), ("6 to 16", 11)]
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -43,8 +37,3 @@ def test_a_row_without_its_tag_is_an_error(row: object, message: str) -> None:
     with pytest.raises(DataError, match="dataset 'd': ") as caught:
         read_tags([{"language": "ko"}, row], ["language"], "d")
     assert message in str(caught.value)
-
-
-def test_a_text_file_has_no_columns_for_tags() -> None:
-    with pytest.raises(ConfigError, match="tags: a text file has no columns"):
-        DatasetSpec(path="words.txt", tags="language")

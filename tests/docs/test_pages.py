@@ -58,13 +58,12 @@ def test_the_small_run_keeps_every_promise_and_writes_the_tables(tmp_path: Path)
     assert "0 promises broken, 400 repetitions" in ran.stdout
     written = (tmp_path / "decisions.md").read_text(encoding="utf-8")
     assert "breaks 0 promises." in written
-    assert "**" in written.partition("## llama.cpp")[2], "what others break is marked"
 
 
 def test_the_pages_on_tolerances_and_on_other_gates_show_what_is_computed() -> None:
     smallest, others = (
         subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        for command in (["benchmarks/smallest_changes.py", "--rows", "200"], ["benchmarks/other_rules.py"])
+        for command in (["benchmarks/other_rules.py", "--table", "--rows", "200"], ["benchmarks/other_rules.py"])
     )
     page = (ROOT / "docs" / "howto" / "tolerance.md").read_text(encoding="utf-8")
     assert smallest.partition("\n")[0] in page
@@ -124,19 +123,6 @@ def shell(measured: Project) -> Any:
         return subprocess.run(["sh", "-c", script], cwd=measured.folder, env=env, check=False).returncode
 
     return run
-
-
-def test_the_guide_has_the_services_it_names() -> None:
-    github, gitlab, hooks = YAML
-    assert [step.get("uses", "run").partition("@")[0] for step in github["jobs"]["gates"]["steps"]] == [
-        "actions/checkout", "actions/setup-python", "run", "actions/cache/restore", "run", "actions/cache/save",
-        "actions/upload-artifact", "run",
-    ]  # fmt: skip
-    assert gitlab["quality"]["cache"]["paths"] == [".lmgate_cache"]
-    (own,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
-    (shown,) = hooks["repos"][0]["hooks"]
-    assert shown.items() <= own.items()
-    assert len(LINES) == 4
 
 
 def test_every_command_runs_as_it_stands_there(measured: Project, shell: Any) -> None:

@@ -132,35 +132,6 @@ def test_one_generation_serves_all_variants_and_a_gate_that_repeats_the_datasets
     ]  # fmt: skip
 
 
-def test_a_preset_says_that_there_is_no_answer_rather_than_guess(project: AnswersProject) -> None:
-    said = [
-        "It is 5-10.",
-        "so 12 + 30 =",
-        "A car needs fuel: (B) or (C)",
-        "\\boxed{1}? No: \\boxed{",
-        "It is \u22125, (D)",
-    ]
-    rows = [{"q": f"q{row}", "a": answer} for row, answer in enumerate(["10", "30", "A", "1", "5"])]
-    project.model("m", {f"q{row}": text for row, text in enumerate(said)})
-    presets = {"number": "last-number", "letter": "letter", "box": "boxed"}
-    gates = [gate("invalid_max", limit=0.9, variant=variant) for variant in ("number", "letter")]
-    project.gates(*gates, gate("exact_min", limit=0.1), rows=rows, extract=presets, max_new_tokens=80, stop=None)
-    project.run("--lmgate-report", "json:report.json").expect(1, passed=2, failed=1)
-    no_number, no_letter, right = project.report()["gates"]
-    assert [no_number["value"], no_letter["value"], right["value"]] == [4 / 5, 4 / 5, 0]
-
-
-def test_a_gate_overrides_the_datasets_settings_one_by_one(project: AnswersProject) -> None:
-    sampled = {"seed": 1, "temperature": 0.5}
-    project.gates(gate("exact_min", limit=0.1, seed=2), gate("exact_min", limit=0.1, max_new_tokens=30), **sampled)
-    ran = project.run()
-    assert ran.code == 0, ran.text
-    assert project.generated == {
-        "max_new_tokens:40|num_beams:1|seed:2|temperature:0.5|stop:['Q:']",
-        "max_new_tokens:30|num_beams:1|seed:1|temperature:0.5|stop:['Q:']",
-    }
-
-
 def test_a_failure_shows_the_question_the_text_and_what_was_extracted(project: AnswersProject) -> None:
     project.gates(gate("exact_min", limit=0.9), gate("invalid_max", limit=0.1))
     ran = project.run("--lmgate-report", "json:report.json", "--lmgate-report", "html:page.html")
@@ -179,29 +150,6 @@ def test_a_failure_shows_the_question_the_text_and_what_was_extracted(project: A
     assert '<th scope="col">answer</th>' in page
 
 
-@pytest.mark.parametrize("against", ["baseline", "good"])
-def test_a_comparison_shows_the_rows_that_were_right_and_are_wrong_now(project: AnswersProject, against: str) -> None:
-    rows = [{"q": f"q{row}", "a": str(row)} for row in range(60)]
-    right = {f"q{row}": f"#### {row}" for row in range(60)}
-    wrong = right | {f"q{row}": "none" for row in range(3)}
-    then, now = wrong | {"q0": right["q0"]}, wrong | {f"q{row}": f"#### {row}0" for row in range(20, 50)}
-    project.model("good", then)
-    project.model("m", then if against == "baseline" else now)
-    how = {} if against == "baseline" else {"against": "good"}
-    project.gates({"no_regression": {"metric": "exact", "tolerance": 0.05, **gate("", **how)[""]}}, rows=rows)
-    if against == "baseline":
-        assert project.run("--lmgate-update").code == 0
-        project.model("m", now)
-    ran = project.run("--lmgate-report", "json:report.json")
-    assert ran.code == 1
-    (found,) = project.report()["gates"]
-    # Rows 1 and 2 were wrong before: they did not get worse.
-    assert [(each["row"], each["answer"], each["before"]) for each in found["worst"]] == [
-        (0, "[invalid]", 1.0), *((row, f"{row}0", 1.0) for row in range(20, 24)),
-    ]  # fmt: skip
-    assert "worse rows row (from 0), score (before), end of the prompt, reference, output, answer" in ran.text
-
-
 def test_no_answer_in_any_row_is_an_error_but_for_the_gate_of_that_share(project: AnswersProject) -> None:
     project.model("m", dict.fromkeys(RIGHT, "I do not know"))
     project.gates(
@@ -218,33 +166,6 @@ def test_no_answer_in_any_row_is_an_error_but_for_the_gate_of_that_share(project
         "dataset 'math': extract: expected an answer in some text, got none in 8; the first text is 'I do not know'"
         in (" ".join(ran.text.split()))
     )
-
-
-def test_an_engine_that_does_not_say_how_a_text_ended_leaves_it_unknown(project: AnswersProject) -> None:
-    project.model("m", RIGHT | {"q7": "7" * 50}, says_ends=False)
-    project.gates(gate("exact_min", limit=0.5), gate("exact_min", limit=0.5, max_new_tokens=60))
-    assert project.run("--lmgate-report", "json:report.json").code == 0
-    assert [each["answers"]["cut"] for each in project.report()["gates"]] == [None, 0]
-
-
-def test_a_fixture_gives_the_share_without_an_answer_and_refuses_a_variant_of_given_texts(
-    project: AnswersProject,
-) -> None:
-    project.gates()
-    project.write(
-        test_x="""
-        import pytest
-
-        def test_share(invalid_of, exact_of):
-            assert invalid_of("m", "math") == 3 / 8
-            assert invalid_of("m", "math", variant="flexible") == 1 / 8
-            assert exact_of("m", "math", variant="flexible", strip=False) == 6 / 8
-            assert invalid_of(predictions=["a", " "]) == 0.5
-            with pytest.raises(Exception, match="variant: only a dataset has extractions"):
-                exact_of(predictions=["a"], references=[["a"]], variant="flexible")
-        """
-    )
-    project.run("-v").expect(0, passed=1).says("3 of 8 rows without an answer (37.5%)")
 
 
 def test_what_cannot_be_asked_of_answers_is_told_when_the_gates_are_collected(project: AnswersProject) -> None:
@@ -276,36 +197,6 @@ def test_messages_are_read_by_the_models_template_and_an_assistants_turn_is_cont
     assert project.report()["gates"][0]["value"] == 0.5  # one begins with the mark, which the other was given
     read = [json.loads(line) for line in (project.folder / "read.jsonl").read_text().splitlines()]
     assert sorted(read) == ["<system>Add.\n<user>q0\n<assistant>#### ", "<system>Add.\n<user>q0<assistant>"]
-
-
-def test_variables_of_the_template_are_part_of_the_measurement_the_models_before_the_datasets(
-    project: AnswersProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project.model("m", {"q0": "#### 0"})
-    of_data = {"chat_template_kwargs": {"thinks": False, "date": "today"}}
-    addresses = set()
-    for variables in ({}, of_data):
-        for entry in ({}, {"chat_template_kwargs": {"thinks": True}}):
-            monkeypatch.setattr(AnswersProject, "entry", entry)
-            project.gates(gate("exact_min", limit=0.5), rows=[{"turns": CHAT, "a": "0"}], **MESSAGES, **variables)
-            assert project.run("--lmgate-report", "json:report.json").code == 0
-            addresses.add(project.report()["gates"][0]["fingerprint"])
-    assert len(addresses) == 4
-    read = [json.loads(line) for line in (project.folder / "read.jsonl").read_text().splitlines()]
-    begins = ["", "[thinks=True]", "[thinks=False][date=today]", "[thinks=True][date=today]"]
-    assert read == [f"{begin}<system>Add.\n<user>q0<assistant>" for begin in begins]
-
-
-@pytest.mark.parametrize("turns", [CHAT, BEGUN])
-def test_choices_may_follow_messages(project: AnswersProject, turns: list[dict[str, str]]) -> None:
-    rows = [{"turns": turns, "options": ["a", "b"], "right": right} for right in (0, 0, 1)]
-    own = {"references": None, "extract": None, "max_new_tokens": None, "stop": None}
-    project.gates(gate("accuracy_min", limit=0.5), rows=rows, choices="options", answer="right", **MESSAGES | own)
-    ran = project.run("--lmgate-report", "json:report.json")
-    assert ran.code == 0, ran.text
-    (found,) = project.report()["gates"]
-    assert found["value"] == pytest.approx(2 / 3)
-    assert "chat|delimiter:''" in found["signature"]
 
 
 def test_messages_that_cannot_be_are_refused(project: AnswersProject) -> None:

@@ -31,31 +31,12 @@ def kept(measured: Project) -> Project:
 WORKERS = ("-n", "2")
 
 
-@pytest.mark.parametrize(("hookimpl", "workers"), [("", WORKERS), ("@pytest.hookimpl(wrapper=True)\n", ())])
-def test_entries_of_tests_that_a_plugin_takes_out_without_a_word_stay(
-    kept: Project, hookimpl: str, workers: tuple[str, ...]
-) -> None:
+def test_entries_of_tests_that_a_plugin_takes_out_without_a_word_stay(kept: Project) -> None:
     body = "items[:] = [item for item in items if 'other' not in item.name]"
-    body += "\n    return (yield)" * ("wrapper" in hookimpl)
-    kept.write(conftest=f"import pytest\n\n{hookimpl}def pytest_collection_modifyitems(items):\n    {body}\n")
-    done = kept.run("--lmgate-update", *workers).expect(0, passed=1)
+    kept.write(conftest=f"def pytest_collection_modifyitems(items):\n    {body}\n")
+    done = kept.run("--lmgate-update", *WORKERS).expect(0, passed=1)
     done.says("1 unchanged").is_silent_on("removed", "no gate uses")
     assert OTHER in entries(kept)
-
-
-def test_entries_stay_when_all_gates_are_taken_out_and_when_no_test_is_found(kept: Project) -> None:
-    kept.write(
-        test_plain="def test_plain(): pass",
-        conftest="""
-            def pytest_collection_modifyitems(items):
-                items[:] = [item for item in items if item.name == "test_plain"]
-        """,
-    )
-    kept.run("--lmgate-update").expect(0, passed=1).is_silent_on("removed")
-    for name in ("test_gate", "test_plain"):
-        (kept.folder / f"{name}.py").unlink()
-    kept.run("--lmgate-update").expect(5).is_silent_on("removed")
-    assert len(entries(kept)) == 2
 
 
 def test_entries_of_the_last_gate_are_reported_where_other_gates_run_and_removed_by_an_update(kept: Project) -> None:
@@ -96,53 +77,11 @@ def test_a_renamed_gate_is_told_the_command_that_keeps_its_entry_and_prune_remov
     assert text(kept) == before
 
 
-def test_a_gate_that_got_another_protocol_is_told_that_and_no_command_to_rename(kept: Project) -> None:
-    kept.write(test_gate=marked(gate="no_regression('ppl', 'die', 'words', '1%', stride=8)", other=BY_BPB))
-    told = kept.run().expect(1, passed=1, error=1)
-    told.says(
-        f"the entry of {GATE_ID} has the same metric, model and dataset, but cannot judge this gate: the protocol"
-    )
-    told.says("--lmgate-update-new-only").is_silent_on("baseline rename")
-
-
-OF_YAML = [f"lmgate.yaml::no_regression:ppl[die-words{args}]" for args in ("", "-stride:8", "-stride:16")]
-TEST = "test_gate.py::test_gate::no_regression:ppl[die-words"
-OF_PYTHON = [f"{TEST}{args}]" for args in ("", "-stride:8", "-stride:8#2")]
-
-
-def test_a_gate_keeps_its_id_where_others_are_added(measured: Project) -> None:
-    config = measured.folder / "lmgate.yaml"
-    plain, gate = config.read_text(), "  - no_regression: {metric: ppl, model: die, dataset: words, tolerance: 1%"
-    config.write_text(f"{plain}gates:\n{gate}, stride: 8}}\n")
-    measured.with_torch.run("--lmgate-update").expect(0, passed=1)
-    assert entries(measured) == OF_YAML[1:2]
-    config.write_text(f"{plain}gates:\n{gate}}}\n{gate}, stride: 8}}\n{gate}, stride: 16}}\n")
-    arguments = ("3.0, stride=8", "'1%', stride=8", "3.0")
-    marks = [f"@pytest.mark.no_regression('ppl', 'die', 'words', {those})\n" for those in arguments]
-    measured.write(test_gate=f"import pytest\n\n{''.join(marks)}def test_gate(): pass\n")
-    measured.run("-n", "2").expect(1, passed=1, error=3).says(f"ERROR {OF_YAML[0]}", f"ERROR {OF_YAML[2]}")
-    measured.with_torch.run("--lmgate-update-new-only").expect(0, passed=4).says("5 new")
-    assert sorted(entries(measured)) == sorted(OF_YAML + OF_PYTHON)
-
-    # A gate that its entry cannot judge may be a renamed one: prune removes nothing.
-    data = json.loads(text(measured))
-    data["gates"][OF_YAML[0]] = data["gates"][OF_YAML[1]]
-    data["gates"]["lmgate.yaml::gone"] = data["gates"][OF_YAML[1]]
-    (measured.folder / "lmgate-baseline.json").write_text(json.dumps(data))
-    config.write_text(f"{plain}gates:\n{gate}}}\n{gate}, stride: 8}}\n")
-    measured.run("--lmgate-prune").expect(1, passed=2, error=1).says(
-        "the protocol differs", f"no entry judged {OF_YAML[0]}"
-    )
-    assert "lmgate.yaml::gone" in entries(measured)
-
-
 @pytest.mark.parametrize(
     ("conftest", "ini", "workers"),
     [
         ("collect_ignore = ['inner/test_inner.py']", "", ()),
         ("", "testpaths = outer", WORKERS),
-        ("", "python_files = test_outer.py", ()),
-        ("", "norecursedirs = inner", ()),
     ],
 )
 def test_entries_of_files_that_are_there_but_were_not_collected_stay(
@@ -161,15 +100,6 @@ def test_entries_of_files_that_are_there_but_were_not_collected_stay(
     ]  # fmt: skip
     shutil.rmtree(measured.folder / "inner")
     measured.run("--lmgate-prune", *workers).expect(0, passed=1).says("2 removed")
-
-
-@pytest.mark.parametrize("workers", [(), WORKERS])
-def test_the_entry_of_the_last_gate_of_lmgate_yaml_is_removed(kept: Project, workers: tuple[str, ...]) -> None:
-    plain = kept.settings
-    kept.add_gates("no_regression: {metric: ppl, model: die, dataset: words, tolerance: 1%}")
-    kept.run("--lmgate-update").expect(0, passed=3)
-    kept.write(lmgate_yaml=plain).run("--lmgate-prune", *workers).expect(0, passed=2).says("1 removed")
-    assert OF_YAML[0] not in entries(kept)
 
 
 def test_prune_of_a_part_changes_nothing_and_says_so(kept: Project) -> None:

@@ -1,7 +1,5 @@
 """Multiple choice by likelihood: values by hand, three variants from one measurement, and what cannot be answered."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project, marked
@@ -14,133 +12,25 @@ QUIZ = [
     {"q": "류현진이", "options": ["던졌다.", "공을"], "label": "1", "a": "던졌다.", "b": "공을", "topic": "sport"},
     {"q": "今天", "options": ["天气", "好"], "label": 1, "a": "天气", "b": "好", "topic": "weather"},
 ]
-# To `even` these are equally likely. The second has the most characters, the third the most bytes.
-TIES = [{"q": "one", "options": ["two", "thirteen", "류현진이"], "label": label} for label in (0, 0, 0, 1, 1, 2)]
 
 
 @pytest.fixture
 def project(writing: Project) -> Project:
     made = writing
     write_rows(made, "quiz", QUIZ)
-    write_rows(made, "ties", TIES)
     write_rows(made, "targets", [{"q": "one", "t": "two three"}, {"q": "six", "t": "five"}])
     write_rows(
         made, "pronouns", [{"q": ["one", "five"], "t": "two", "a": 0}, {"q": ["one", "two"], "t": "three", "a": [1]}]
     )
     # Right three times of four in one topic, and once of two in the other: 0.625.
     write_rows(made, "topics", [*({**row, "topic": "x"} for row in QUIZ), *({**QUIZ[0], "label": at} for at in (0, 1))])
-    write_rows(
-        made, "spaced", [{"label": each["label"], "options": each["options"], "q": f" {each['q']}"} for each in QUIZ]
-    )
-    write_rows(made, "shots", [{"q": "six", "options": ["seven", "one"], "label": 0}])
     entries = {
         "quiz": "path: quiz.jsonl, question: q, choices: options, answer: label",
-        "grouped": "path: quiz.jsonl, question: q, choices: options, answer: label, cluster: topic",
-        "columns": 'path: quiz.jsonl, question: "seven {q}", choices: [a, b], answer: a',
-        "shown": "path: quiz.jsonl, question: q, choices: options, answer: label, examples: shots.jsonl",
-        "told": "path: quiz.jsonl, question: q, choices: options, answer: label, system: one",
-        "own": "path: quiz.jsonl, question: q, choices: options, answer: label, limit: 1, examples: ./quiz.jsonl",
-        "copied": "path: quiz.jsonl, question: q, choices: options, answer: label, examples: spaced.jsonl",
-        "chat": "path: quiz.jsonl, question: q, choices: options, answer: label, chat: true",
         "greedy": "path: targets.jsonl, question: q, target: t",
         "pronouns": "path: pronouns.jsonl, question: q, target: t, answer: a",
         "averaged": "path: topics.jsonl, question: q, choices: options, answer: label, average_by: topic",
-        "ties": "path: ties.jsonl, question: q, choices: options, answer: label",
     }
     return made.add("datasets", **entries).write(conftest=COUNT_MEASUREMENTS)
-
-
-def test_accuracy_is_the_share_of_rows_whose_right_choice_is_the_most_likely(project: Project) -> None:
-    project.write(
-        test_quiz="""
-            import pytest
-            import pytest_lmgate as lmgate
-
-            @pytest.mark.accuracy_min("counter", "quiz", 0.75)
-            @pytest.mark.accuracy_min("counter", "quiz", 0.75, variant="acc_norm")
-            def test_passes(): pass
-
-            @pytest.mark.accuracy_min("counter", "quiz", 0.7500001)
-            def test_fails(): pass
-
-            @pytest.mark.accuracy_min("even", "ties", 0.5)
-            @pytest.mark.accuracy_min("even", "ties", 0.3333, variant="acc_norm")
-            @pytest.mark.accuracy_min("even", "ties", 0.1666, variant="acc_bytes")
-            def test_ties_go_to_the_lowest_index(): pass
-
-            def test_scores(accuracy_of):
-                score = accuracy_of("even", "ties")
-                assert score.cached
-                assert score.details == pytest.approx({"acc": 3 / 6, "acc_norm": 2 / 6, "acc_bytes": 1 / 6})
-                assert accuracy_of("even", "ties", variant="acc_bytes") == pytest.approx(1 / 6)
-                assert (score.n, score.unit, score.direction) == (6, "row", "higher")
-                assert accuracy_of("counter", "columns") == 0.5, "the first column where it is right"
-                quiz, grouped = accuracy_of("counter", "quiz"), accuracy_of("counter", "grouped")
-                assert grouped == quiz == 0.75 and grouped.fingerprint == quiz.fingerprint
-                assert grouped.stderr != quiz.stderr
-                assert f"variant:acc|max_length:{CONTEXT}|delimiter:' '|" in quiz.signature
-
-            def test_rows_in_memory(accuracy_of):
-                rows = [
-                    {"question": "", "choices": ["one", "two"], "answer": 0},
-                    {"question": "two", "choices": ("one", "three"), "answer": 1},
-                ]
-                score = accuracy_of("counter", rows)
-                assert score == 1 and not score.cached, "the first word of a text is a tie, which the lowest index wins"
-                for row in rows:
-                    row["answer"] = 1 - row["answer"]
-                score = accuracy_of("counter", rows)
-                assert score == 0 and score.cached, "which answer is right is not asked of the model"
-                rows[1]["choices"] = ("one", "four")
-                assert not accuracy_of("counter", rows).cached
-        """.replace("{CONTEXT}", str(CONTEXT))
-    )
-    outcome = project.run("--lmgate-report", "json:report.json", "-W", "error").expect(1, passed=4, failed=1)
-    outcome.says("below the limit 0.7500001", "accuracy_min:acc_norm[counter-quiz]", "4 rows")
-    assert [(gate["value"], gate["verdict"]) for gate in project.report()["gates"]] == [
-        (0.75, "pass"), (0.75, "pass"), (0.75, "fail"),
-        (0.5, "pass"), (pytest.approx(1 / 3), "pass"), (pytest.approx(1 / 6), "pass"),
-    ]  # fmt: skip
-    assert project.measured == ["counter", "even", "counter", "counter", "counter"], (
-        "quiz, ties, columns, and two in memory"
-    )
-    again = project.run("--lmgate-explain-cache", "-k", "not test_scores and not memory", torch_free=True)
-    again.expect(1, passed=2, failed=1)
-    assert again.out.count(": hit\n") == 6
-    assert len(project.measured) == 5
-
-
-def test_examples_chat_and_system_text_are_read_before_each_question(project: Project, writers: Path) -> None:
-    # `chatty` counts on from the last word that it reads, which is the template's.
-    chatty = project.model("chatty", writers / "counter")
-    (chatty / "chat_template.jinja").write_text("{{ messages[-1].content }} one ")
-    project.write(
-        test_shown="""
-            import pytest
-
-            def test_shown(accuracy_of):
-                plain, others = accuracy_of("counter", "quiz"), []
-                for dataset in ("shown", "told"):
-                    score = accuracy_of("counter", dataset)
-                    assert score.fingerprint not in (plain.fingerprint, *others) and not score.cached
-                    assert score == 0.75, "it looks at one word only"
-                    others.append(score.fingerprint)
-                assert accuracy_of("./chatty", "quiz") == 0.75 and accuracy_of("./chatty", "chat") == 0.25
-
-            @pytest.mark.accuracy_min("counter", "chat", 0.1)
-            def test_no_template(): pass
-
-            @pytest.mark.accuracy_min("counter", "own", 0.1)
-            def test_own_answers(): pass
-
-            @pytest.mark.accuracy_min("counter", "copied", 0.1)
-            def test_copied_answers(): pass
-        """
-    )
-    done = project.run().expect(1, passed=1, error=3)
-    done.says(
-        "model 'counter': chat: ", "dataset 'own': examples: ", "dataset 'copied': examples: ", "example 0 is row 0"
-    )
 
 
 def test_what_cannot_be_answered_is_one_clear_error_and_fails_the_build(project: Project) -> None:
@@ -227,10 +117,3 @@ def test_targets_several_questions_and_averages_of_groups_are_gated(project: Pro
     project.write(test_targets=marked(no_average="ppl_max('counter', 'averaged', 9)")).run().expect(4).says(
         "dataset 'averaged': average_by: "
     )
-
-
-def test_the_progress_of_an_accuracy_is_no_perplexity(project: Project) -> None:
-    with (project.folder / "conftest.py").open("a") as file:
-        file.write("\nfrom pytest_lmgate.report import text\ntext._LOG_SECONDS = text._TERMINAL_SECONDS = 0.0\n")
-    project.write(test_quiz=marked(gate="accuracy_min('counter', 'quiz', 0.5)"))
-    project.run().expect(0, passed=1).says("lmgate: counter on quiz: 100%, loss ").is_silent_on("ppl")

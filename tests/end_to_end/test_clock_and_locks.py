@@ -12,21 +12,6 @@ from tests.end_to_end.projects import finished
 
 TWO_DAYS = str(2 * 86400)
 REPORTS = ("--lmgate-report=json:report.json", "--lmgate-report=html:report.html", "--lmgate-history=runs")
-# The clock is set back by two days after some batches, and progress is shown after each.
-SET_BACK = """
-    import os
-    from pytest_lmgate.cache.store import Store
-    import pytest_lmgate.report.text as progress
-
-    progress._LOG_SECONDS = 0.0
-    plain = Store.put_partial
-
-    def put_partial(self, *args):
-        plain(self, *args)
-        os.environ["CLOCK_SECONDS"] = "-172800"
-
-    Store.put_partial = put_partial
-"""
 
 
 @pytest.fixture(scope="module")
@@ -60,15 +45,6 @@ def test_a_clock_that_is_set_back_between_runs_gives_no_stale_hit_and_no_negativ
     (recorded,) = lmgate_json(dice.folder, "history", "runs")["gates"]
     assert [run["verdict"] for run in recorded["runs"]] == ["pass", "fail", "pass"]
     assert recorded["runs"][2]["date"] > recorded["runs"][1]["date"]
-
-
-def test_a_clock_that_is_set_back_during_a_measurement_changes_nothing(dice: DiceProject, libc: dict[str, str]) -> None:
-    dice.models(a={}).gates([("a", "one")]).write(set_back=SET_BACK)
-    outcome = dice.run("-p", "set_back", *REPORTS, env=libc, fresh=True).expect(0, passed=1)
-    outcome.is_silent_on("-1 day", "Traceback", "Warning")
-    (gate,) = dice.report()["gates"]
-    assert gate["value"] == pytest.approx(6)
-    assert 0 <= gate["seconds"] < 60
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK], ids=errno.errorcode.get)

@@ -87,53 +87,6 @@ def test_gates_on_two_models_are_judged_and_reported(two: Project) -> None:
     two.run(torch_free=True).expect(0, passed=1)
 
 
-def test_workers_measure_a_pair_once_also_for_gates_of_the_yaml_file(two: Project) -> None:
-    pair = "model: noisy, reference: float, dataset: words"
-    two.add_gates(f"kl_max: {{{pair}, limit: 10, statistic: p95}}", f"top1_min: {{{pair}, limit: 1}}")
-    two.write(test_gates=marked(a=MEAN, b=MEAN, c=MEAN, d=MEAN))
-    outcome = two.run("-n", "2", "--lmgate-report=json:report.json").expect(1, passed=5, failed=1)
-    outcome.says("6 gates: 5 pass, 1 fail", "top1_min[noisy-float-words]")
-    assert sum(not gate["cached"] for gate in two.report()["gates"]) == 1
-
-
-def test_models_in_memory_and_fixtures_serve_as_either(two: Project, pair: Path) -> None:
-    two.write(
-        test_gates=f"""
-            import pytest
-            import transformers
-            from pytest_lmgate import fixture
-
-            def load(name):
-                return (transformers.AutoModelForCausalLM.from_pretrained(f"{pair}/{{name}}"),
-                        transformers.AutoTokenizer.from_pretrained(f"{pair}/{{name}}"))
-
-            @pytest.fixture(scope="session")
-            def reference():
-                return load("float")
-
-            @pytest.fixture(scope="session")
-            def candidate():
-                return load("noisy")
-
-            @pytest.mark.kl_max(fixture("candidate"), fixture("reference"), "words", 10.0)
-            @pytest.mark.top1_min("noisy", fixture("reference"), "words", 0.001)
-            def test_gate(kl_of, candidate):
-                assert kl_of(candidate, "float", "words") == kl_of("noisy", "float", "words")
-
-            @pytest.mark.kl_max("noisy", fixture("nothing"), "words", 10.0)
-            def test_unknown(): pass
-        """
-    )
-    two.run("-k", "not unknown").expect(0, passed=1)
-    two.run().expect(4).says("lmgate.fixture: no fixture 'nothing' for this test")
-
-
-def test_another_reference_of_the_baseline_is_another_measure(two: Project) -> None:
-    two.write(test_gates=marked(kl='no_regression("kl", "noisy", "words", "10%", reference="float")'))
-    two.run("--lmgate-update").expect(0, passed=1).says("1 new")
-    two.change("/float", "/noisy").run().expect(1, error=1).says("the reference of the divergence differs")
-
-
 def test_a_damaged_model_on_either_side_and_tokenizers_that_differ_are_errors(two: Project, pair: Path) -> None:
     file = two.model("renamed", pair / "noisy") / "tokenizer.json"
     file.write_text(file.read_text().replace('"w5"', '"W5"'))

@@ -45,16 +45,6 @@ def test_entries_that_cannot_be_trusted_are_set_aside_warned_of_and_measured_aga
     assert len(measured.measured) == 3
 
 
-def test_damaged_entries_are_not_moved_to_where_a_link_in_the_cache_leads(measured: Project) -> None:
-    measured.write(test_scores=ALL_THREE)
-    (measured.folder / "elsewhere").mkdir()
-    (measured.cache / "set-aside").symlink_to(measured.folder / "elsewhere")
-    for entry in measured.entries:
-        entry.write_bytes(b"somebody's content")
-    measured.with_torch.run().expect(0, passed=1).says("it cannot be set aside (")
-    assert list((measured.folder / "elsewhere").iterdir()) == []
-
-
 def test_under_w_error_a_damaged_entry_is_an_error_once_and_the_measurement_is_kept(measured: Project) -> None:
     measured.write(test_gate=GATE)
     for entry in measured.entries:

@@ -20,7 +20,6 @@ TESTS = """
     def test_texts(exact_of):
         assert exact_of(predictions=["a", "b"], references=[["a"], ["b"]]) == 1
 """
-PASSED = "measured in test_it.py::test_passes: ppl_of 60 [60, 60] of 'die' on 'words', cached"
 FAILED = "measured in test_it.py::test_fails: ppl_of "
 
 
@@ -44,10 +43,3 @@ def test_measurements_are_in_the_report_under_the_test_that_asked(measured: Proj
     assert (ppl["model"], ppl["dataset"], ppl["cached"]) == ("die", "words", True)
     assert ppl["signature"].startswith("protocol:sliding")
     assert found["test_it.py::test_texts", "exact_of"]["value"] == 1.0
-
-
-def test_a_green_session_says_what_it_measured_only_if_asked(measured: Project) -> None:
-    measured.write(test_it=TESTS)
-    measured.run("-k", "not fails").expect(0, passed=2).is_silent_on("measured in", "= lmgate")
-    outcome = measured.run("-k", "not fails", "-v").expect(0, passed=2)
-    outcome.says(PASSED, "measured in test_it.py::test_texts: exact_of 1 [")

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.end_to_end.projects import BROKEN_GATE, FACES, Project, marked
+from tests.end_to_end.projects import FACES, Project, marked
 
 
 def test_a_test_fails_when_its_model_is_above_the_limit_and_passes_when_it_is_not(measured: Project) -> None:
@@ -164,19 +164,15 @@ def test_strict_xfail_fails_when_the_gate_holds_and_nothing_that_skips_in_the_bo
 
 @pytest.mark.parametrize(
     ("way_out", "workers"),
-    [("pytest.skip('no')", ("-n", "2")), ("pytest.xfail('no')", ()), ("raise_skip_test()", ())],
+    [("pytest.skip('no')", ("-n", "2")), ("pytest.xfail('no')", ())],
 )
 def test_a_gate_that_is_skipped_while_it_is_measured_hides_no_failing_gate(
     measured: Project, way_out: str, workers: tuple[str, ...]
 ) -> None:
     measured.write(
         test_gate=f"""
-            import unittest
             import pytest
             import pytest_lmgate as lmgate
-
-            def raise_skip_test():
-                raise unittest.SkipTest("no")
 
             @pytest.fixture
             def system():
@@ -210,42 +206,6 @@ def test_a_gate_that_is_skipped_while_it_is_measured_hides_no_failing_gate(
     last = {"xfailed": 1} if "xfail" in way_out else {"skipped": 1}
     outcome = measured.run(*workers).expect(1, failed=2, error=1, **last)
     outcome.says("FAIL     test_gate.py::test_after::ppl_max[die-words]", "4 gates: 1 pass, 2 fail, 1 error")
-
-
-def test_a_test_that_is_skipped_by_its_mark_measures_nothing_and_is_not_missed(project: Project) -> None:
-    project.write(
-        test_gate="""
-            import pytest
-
-            @pytest.mark.skipif(True, reason="not here")
-            @pytest.mark.ppl_max("die", "words", 59.5)
-            def test_skipif(): pass
-
-            @pytest.fixture
-            def unavailable():
-                pytest.skip("no such device")
-
-            @pytest.mark.ppl_max("die", "words", 59.5)
-            def test_fixture(unavailable): pass
-
-            @pytest.mark.xfail(run=False)
-            @pytest.mark.ppl_max("die", "words", 59.5)
-            def test_not_run(): pass
-        """
-    )
-    project.run().expect(0, skipped=2, xfailed=1)
-    assert not project.cache.exists()
-
-
-def test_a_gate_fails_the_call_and_not_the_setup_or_the_teardown(measured: Project) -> None:
-    measured.write(
-        test_gate=BROKEN_GATE,
-        conftest="""
-            def pytest_runtest_logreport(report):
-                print(f"<{report.when} {report.outcome}>")
-        """,
-    )
-    measured.run("-s").expect(1, failed=1).says("<setup passed>", "<call failed>", "<teardown passed>")
 
 
 def test_a_gate_that_a_fixture_adds_to_its_own_test_is_judged(measured: Project) -> None:

@@ -63,32 +63,6 @@ def test_each_run_has_a_file_of_its_own_also_at_a_uri_and_with_workers_the_contr
     lmgate(measured.folder, "history", f"{uri}/none", code=3).says(f"{uri}/none: expected records", "found none")
 
 
-def test_ctrl_c_leaves_what_was_judged_before_it(measured: Project) -> None:
-    measured.write(test_a=GATE, test_b="def test_b(): raise KeyboardInterrupt")
-    measured.run("--lmgate-history=runs").expect(2)
-    (record,) = records(measured)
-    assert record["run"]["stopped"] is True
-    assert [gate["verdict"] for gate in record["gates"]] == ["pass"]
-
-
-def test_a_lost_verdict_is_recorded_as_a_problem(measured: Project) -> None:
-    conftest = """
-        import pytest
-
-        @pytest.hookimpl(wrapper=True, tryfirst=True)
-        def pytest_runtest_makereport(item):
-            report = yield
-            if "test_two" in report.nodeid:
-                vars(report).pop("lmgate", None)
-            return report
-    """
-    measured.write(test_gate=TWO_GATES.replace("0.5)", "50)"), conftest=conftest)
-    measured.run("--lmgate-history=runs").expect(1, passed=2)
-    (record,) = records(measured)
-    assert [gate["id"] for gate in record["gates"]] == ["test_gate.py::test_one::ppl_max[die-words]"]
-    assert "the verdict of test_gate.py::test_two never arrived" in record["problems"][0]
-
-
 def test_a_run_that_measured_nothing_leaves_no_record(measured: Project) -> None:
     measured.write(test_gate=marked(gate="ppl_max('./gone', 'words', 1)"))
     measured.run("--lmgate-history=runs").expect(1, error=1)

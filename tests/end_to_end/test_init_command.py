@@ -118,23 +118,6 @@ def test_it_asks_and_takes_a_number_or_a_path(start: Start) -> None:
     project.run().expect(0, passed=2)
 
 
-def test_a_project_within_a_repository_gets_a_file_and_a_baseline_of_its_own(
-    start: Start, models: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    project = start("die")
-    done = lmgate(project.folder, "init", "--yes")
-    done.says("written: lmgate.yaml, lmgate-baseline.json")
-    for folder in (tmp_path, project.folder):
-        project.run(cwd=folder).expect(0, passed=2).says("cached")
-        lmgate(folder, "baseline", "show", *(["--baseline=start/lmgate-baseline.json"] * (folder == tmp_path))).says(
-            "lmgate.yaml::no_regression:ppl[die-words]", "1 entry"
-        )
-    lmgate(project.folder, "doctor").says("nothing is wrong", "1 model, 1 dataset, 2 gates")
-    damage(project, "die", models)
-    project.run(cwd=tmp_path).expect(1, failed=2)
-
-
 def test_a_masked_model_is_gated_by_its_pseudo_perplexity_and_an_encoder_decoder_is_refused(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -158,48 +141,9 @@ def widened(project: Project, name: str, words: int) -> None:
     (project.folder / "data" / "words.txt").write_text(" ".join(f"w{n * n % 57}" for n in range(words)))
 
 
-def test_the_window_is_short_enough_for_a_gate_that_can_decide(start: Start, models: Path) -> None:
-    project = start("die")
-    widened(project, "die", 2200)
-    lmgate(project.folder, "init", "--yes").says("to read by 1 model, about ", "A changed model takes about ")
-    gates = yaml.safe_load((project.folder / "lmgate.yaml").read_text())["gates"]
-    assert [next(iter(each.values()))["max_length"] for each in gates] == [512, 512]
-    damage(project, "die", models)
-    project.run("--lmgate-report=json:report.json").expect(1, failed=2)
-    assert {gate["verdict"] for gate in project.report()["gates"]} == {"fail"}
-
-
 def test_a_text_on_which_no_gate_could_decide_is_refused_before_anything_is_measured(start: Start) -> None:
     project = start("die")
     widened(project, "die", 1000)
     done = lmgate(project.folder, "init", "--yes", code=3)
     done.says("gates on it could never decide: 3 blocks of windows", "about 3 times as much text")
     assert not (project.folder / "lmgate.yaml").exists()
-
-
-def test_a_long_text_is_read_as_far_as_is_enough(start: Start) -> None:
-    project = start("die")
-    widened(project, "die", 21_000)
-    lmgate(project.folder, "init", "--yes")
-    written = yaml.safe_load((project.folder / "lmgate.yaml").read_text())
-    assert written["datasets"]["words"]["tokens"] == 20_000
-    for name in ("lmgate.yaml", "lmgate-baseline.json", "pytest.ini"):
-        (project.folder / name).unlink()
-    row = json.dumps({"text": " ".join(f"w{n % 57}" for n in range(150))})
-    (project.folder / "data" / "rows.jsonl").write_text(f"{row}\n" * 200)
-    lmgate(project.folder, "init", "--dataset=data/rows.jsonl", "--yes")
-    written = yaml.safe_load((project.folder / "lmgate.yaml").read_text())
-    assert written["datasets"]["rows"]["limit"] == 134
-    assert next(iter(written["gates"][0].values()))["max_length"] == 2048
-
-
-def test_of_two_models_of_one_shape_and_size_the_rounded_one_is_compared_with_the_other(start: Start) -> None:
-    project = start("sure")
-    folder = project.folder / "models"
-    shutil.copytree(folder / "sure", folder / "a-copy")
-    weights = safetensors.numpy.load_file(folder / "a-copy" / "model.safetensors")
-    rounded = {key: np.round(value * 256) / 256 for key, value in weights.items()}
-    safetensors.numpy.save_file(rounded, folder / "a-copy" / "model.safetensors", {"format": "pt"})
-    found = lmgate_json(project.folder, "init", "--yes")
-    assert [each["arguments"].get("against") for each in found["gates"]] == [None, None, "sure"]
-    assert {each["arguments"]["model"] for each in found["gates"]} == {"a-copy"}

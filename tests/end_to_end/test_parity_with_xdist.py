@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.projects import GATE, Outcome, Project, marked
+from tests.end_to_end.projects import Outcome, Project, marked
 
 EVERY_OUTCOME = """
     import pytest
@@ -112,15 +112,11 @@ def test_every_outcome_is_the_same_with_workers(noisy: Project) -> None:
 WRONG_MARKS = marked(
     unknown='ppl_max("dye", "words", 60.5)', missing='ppl_max("die", "words")', mistyped='ppl_mx("die", "words", 60.5)'
 )
-WRONG_METRIC = "def pytest_lmgate_metrics(config):\n    raise ZeroDivisionError('mine')\n"
 BY_BASELINE = marked(gate="no_regression('ppl', 'die', 'words', '1%')")
 WRONG_GATES = "gates:\n  - ppl_max: {model: dye, dataset: words, limit: 1}\n  - ppl_mx: {}\n"
 WRONG = {
     "markers": ({"test_wrong.py": WRONG_MARKS}, "test_wrong.py::", 3),
-    "a metric": ({"test_gate.py": GATE, "conftest.py": WRONG_METRIC}, "conftest.py:2: pytest_lmgate_metrics:", 1),
     "gates without Python": ({"lmgate.yaml": WRONG_GATES}, "lmgate.yaml:", 2),
-    "a list of gates": ({"lmgate.yaml": "gates:\n"}, "gates: expected a list of gates", 1),
-    "a mistyped list": ({"lmgate.yaml": "Gates: []\n"}, "lmgate.yaml:8: Gates: ", 1),
     "the name of the project file": ({"lmgate.yml": WRONG_GATES}, "only a file named lmgate.yaml is", 1),
     "a baseline": ({"test_gate.py": BY_BASELINE, "lmgate-baseline.json": "{"}, "lmgate-baseline.json", 1),
 }

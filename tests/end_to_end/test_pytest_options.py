@@ -3,14 +3,12 @@
 import contextlib
 import os
 import re
-import subprocess
 import xml.etree.ElementTree as ET
 
 import pytest
 
 from tests.end_to_end.dice import DiceProject
-from tests.end_to_end.projects import BROKEN_GATE, Project, environment, finished, marked
-from tests.warm import warm_python
+from tests.end_to_end.projects import BROKEN_GATE, Project, finished, marked
 
 BOTH = marked(above='ppl_max("die", "words", 59.5)', within='ppl_max("die", "words", 60.5)')
 
@@ -32,36 +30,6 @@ def test_a_broken_model_fails_the_build_and_a_good_one_does_not(measured: Projec
     assert [gate["verdict"] for gate in measured.report()["gates"]] == ["fail", "pass"]
     if "no:terminal" not in options:
         outcome.says("is above the limit 59.5")
-
-
-def test_pytest_main_in_a_program_returns_the_verdict(measured: Project) -> None:
-    measured.write(test_gate=BROKEN_GATE, program="import sys, pytest\nsys.exit(pytest.main(['-q', 'test_gate.py']))")
-    command = [warm_python(environment(), "pytest"), "program.py"]
-    done = subprocess.run(command, cwd=measured.folder, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 1, done.stderr
-    assert "1 gate: 1 fail" in done.stdout
-
-
-def test_two_workers_measure_once_and_report_every_gate_once_in_the_order_of_the_tests(dice: DiceProject) -> None:
-    dice.models(red={}).write(
-        test_many="""
-            import pytest
-
-            @pytest.mark.parametrize("n", range(8))
-            @pytest.mark.ppl_max("red", "one", 6.01)
-            @pytest.mark.bpb_max("red", "one", 9)
-            def test_gate(n): pass
-        """,
-    )
-    outcome = dice.run("-n", "2", "--lmgate-report", "json:report.json").expect(0, passed=8)
-    outcome.says("16 gates: 16 pass")
-    assert dice.loaded == ["red"]
-    assert [gate["test"] for gate in dice.report()["gates"]] == [
-        f"test_many.py::test_gate[{n}]" for n in range(8) for _ in range(2)
-    ]
-    outcome = dice.run("-n", "2", "--lmgate-refresh", "--lmgate-explain-cache").expect(0, passed=8)
-    outcome.says("miss, nothing changed: measured again by --lmgate-refresh")
-    assert dice.loaded == ["red", "red"]
 
 
 def test_collect_only_loads_no_model_and_writes_nothing(project: Project) -> None:
@@ -103,14 +71,6 @@ def test_stopping_at_the_first_failure_misses_no_verdict(measured: Project, work
     assert outcome.code in (1, 2)
 
 
-def test_last_failed_runs_the_broken_gate_alone(measured: Project) -> None:
-    measured.write(test_both=BOTH).run().expect(1, passed=1, failed=1)
-    measured.run("--lf").expect(1, failed=1).is_silent_on("never arrived")
-    measured.write(test_both=BOTH.replace("59.5", "60.5"))
-    measured.run("--lf").expect(0, passed=1).is_silent_on("never arrived")
-    measured.run("--stepwise", "--ff").expect(0, passed=2)
-
-
 def test_no_lmgate_skips_what_needs_a_measurement_and_nothing_else(project: Project) -> None:
     project.write(
         test_gate="""
@@ -133,19 +93,19 @@ def test_no_lmgate_skips_what_needs_a_measurement_and_nothing_else(project: Proj
 
 def test_the_plugin_can_be_left_out_as_a_whole_alone_and_not_where_the_project_requires_it(measured: Project) -> None:
     measured.write(test_gate=BROKEN_GATE)
-    measured.run("-p", "no:lmgate-hooks").expect(1, failed=1)
+    for part in ("fixtures", "gates", "xdist", "plan"):
+        measured.run("-p", f"no:lmgate-{part}", "--lmgate-plan").expect(4).says(
+            f"-p no:lmgate-{part}: expected no part"
+        )
     measured.run("-p", "no:lmgate").expect(0, passed=1)
     measured.run("-p", "no:lmgate", "--strict-markers").expect(2).says("'ppl_max' not found in `markers`")
     measured.write(pytest_ini="[pytest]\nrequired_plugins = pytest-lmgate\n")
     measured.run("-p", "no:lmgate").expect(4).says("Missing required plugins: pytest-lmgate")
 
 
-@pytest.mark.parametrize("options", [("pytest_lmgate.plugin",), ("lmgate", "-p", "xdist", "-n", "2")])
-def test_the_plugin_can_be_named_where_plugins_are_not_found_by_themselves(
-    measured: Project, options: tuple[str, ...]
-) -> None:
+def test_the_plugin_can_be_named_where_plugins_are_not_found_by_themselves(measured: Project) -> None:
     measured.write(test_both=BOTH)
-    outcome = measured.run("-p", *options, env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
+    outcome = measured.run("-p", "lmgate", "-p", "xdist", "-n", "2", env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
     outcome.expect(1, passed=1, failed=1).says("2 gates: 1 pass, 1 fail")
 
 
@@ -169,6 +129,8 @@ def test_junit_xml_carries_every_verdict_as_plain_properties(measured: Project) 
 
 
 PROGRESS = re.compile(r"lmgate: a on one: \d+%, ppl 6 so far, [\d,]+ tokens/s, [\d:]+ left")
+
+
 AT_ONCE = "\nfrom pytest_lmgate.report import text\ntext._LOG_SECONDS = text._TERMINAL_SECONDS = 0.0\n"
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.commands import lmgate
 from tests.end_to_end.projects import COUNT_MEASUREMENTS, GATE, Project
 
 
@@ -23,34 +22,6 @@ def test_a_second_machine_measures_nothing(project: Project, tmp_path_factory: p
     shutil.rmtree(shared)
     other.run(*remote, torch_free=True).expect(0, passed=1)
     assert other.measured == []
-
-
-def test_commands_read_and_write_it_by_the_same_rules(
-    project: Project, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    shared = tmp_path_factory.mktemp("shared")
-    project.write(test_gate=GATE, pytest_ini=f"[pytest]\nlmgate_remote_cache = file://{shared}\n")
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    other, third = (Project(shutil.copytree(project.folder, elsewhere / name)) for name in ("other", "third"))
-    measure = ("measure", "ppl", "die", "words")
-    fork = {"CI_MERGE_REQUEST_SOURCE_PROJECT_ID": "7", "CI_MERGE_REQUEST_PROJECT_ID": "1"}
-    lmgate(third.folder, *measure, "--refresh", env=fork)
-    assert not list(shared.rglob("*.lmgate"))
-    lmgate(project.folder, *measure).says("measured in ")
-    assert list(shared.rglob("*.lmgate"))
-    lmgate(other.folder, *measure).says("from the cache (")
-    other.run(torch_free=True).expect(0, passed=1).says("cached")
-
-
-def test_a_pull_request_from_a_fork_reads_and_writes_nothing(project: Project, tmp_path: Path) -> None:
-    project.write(test_gate=GATE)
-    fork = {"CI_MERGE_REQUEST_SOURCE_PROJECT_ID": "7", "CI_MERGE_REQUEST_PROJECT_ID": "1"}
-    project.run("--lmgate-remote-cache", f"file://{tmp_path}/shared", env=fork).expect(0, passed=1)
-    assert not list(tmp_path.glob("shared/**/*.lmgate"))
-    project.run(
-        "--lmgate-refresh", "--lmgate-remote-cache-readonly", "--lmgate-remote-cache", f"file://{tmp_path}/shared"
-    ).expect(0, passed=1)
-    assert not list(tmp_path.glob("shared/**/*.lmgate"))
 
 
 def test_a_store_that_cannot_be_used_is_said_once_and_changes_no_verdict(project: Project, tmp_path: Path) -> None:

@@ -42,35 +42,6 @@ def test_rows_are_written_several_times_and_one_generation_serves_all_variants(p
     assert project.measured.count("even") == 2
 
 
-def test_a_comparison_of_repeats_is_reported_row_by_row(project: Project) -> None:
-    project.write(
-        test_repeats=marked(
-            mean='no_regression("exact", "silent", "drawn", 0.1, against="even")',
-            majority='no_regression("exact", "silent", "drawn", 0.1, against="even", variant="majority")',
-            bleu='no_regression("bleu", "silent", "drawn", 0.1, against="even")',
-        )
-    )
-    project.change("references: half, ", "references: half, tags: kind, ")
-    rows = [{"start": word, "half": WORDS[::2], "kind": len(word) > 3} for word in WORDS]
-    write_rows(project, "drawn", rows)
-    reports = [f"--lmgate-report={kind}:report.{kind}" for kind in ("json", "html", "markdown")]
-    outcome = project.run(*reports)
-
-    outcome.is_silent_on("Traceback")
-    assert outcome.code == 1
-    gates = {gate["metric"]: gate for gate in project.report()["gates"] if "majority" not in str(gate)}
-    mean = gates["exact"]["comparison"]
-    assert (mean["n"], mean["clusters"], mean["candidate"]) == (len(WORDS), len(WORDS), 0)
-    assert mean["decision"] == "fail"
-
-
-def test_a_baseline_of_other_settings_in_the_datasets_entry_is_not_compared(project: Project) -> None:
-    project.write(test_gate=marked(gate="no_regression('exact', 'even', 'drawn', 0.1)"))
-    project.run("--lmgate-update").expect(0, passed=1)
-    again = project.change("repeats: 4", "repeats: 2").run(torch_free=True).expect(1, error=1)
-    again.says("the dataset's entry has other settings of generation", "repeats=4")
-
-
 WRONG = {
     "'plain', 0.1, repeats=4": "repeats: without sampling all texts are the same",
     "'plain', 0.1, repeats=0": "repeats: expected a whole number from 1",

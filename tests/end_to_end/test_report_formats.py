@@ -1,80 +1,10 @@
 """The reports that people read, from real pytest processes: Markdown, annotations, metrics and the page."""
 
 import html
-import json
-import re
 import shlex
-
-import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.end_to_end.projects import GATE, Project
 from tests.end_to_end.test_history import git
-from tests.report.test_result import check
-
-
-def test_all_formats_of_a_run_tell_the_same_verdicts_and_numbers(noisy: Project) -> None:
-    noisy.write(
-        test_gate="""
-            import pytest
-
-            @pytest.mark.ppl_max("die", "words", 60.5)
-            @pytest.mark.bpb_max("warm", "words", 0.5)
-            @pytest.mark.ppl_max("./no_such_folder", "words", 60.5)
-            @pytest.mark.ppl_max("warm", "words", 64, confidence=0.95)
-            @pytest.mark.no_regression("ppl", "warm", "words", "1%", against="die")
-            def test_gate(): pass
-        """
-    )
-    formats = ("json:r.json", "markdown:r.md", "openmetrics:r.txt", "html:r.html", "github:r.log")
-    noisy.run(*(f"--lmgate-report={each}" for each in formats)).expect(1)
-    found = check(json.dumps(noisy.report("r.json")))
-    assert {gate["test"] for gate in found["gates"]} == {"test_gate.py::test_gate"}
-    gates = {gate["id"].rpartition("::")[2]: gate for gate in found["gates"]}
-    error = next(gate for gate in gates.values() if gate["verdict"] == "error")
-    assert error["value"] is error["stderr"] is error["interval"] is error["n"] is None
-    assert {gate["verdict"] for gate in gates.values()} == {"pass", "fail", "error", "inconclusive"}
-    lines, page, metrics, log = ((noisy.folder / f"r.{end}").read_text("utf-8") for end in ("md", "html", "txt", "log"))
-    markdown = {cells[2].strip("` "): cells for line in lines.split("\n") if len(cells := line.split("|")) == 9}
-    rows = [
-        [" ".join(html.unescape(re.sub("<.*?>", "", cell)).split()) for cell in re.findall("(?s)<span.*?</span>", row)]
-        for row in re.findall("(?s)<summary>(.*?)</summary>", page)
-    ]
-    series = {
-        (each.labels["gate"].rpartition("::")[2], family.name): each.labels.get("lmgate_verdict", each.value)
-        for family in text_string_to_metric_families(metrics)
-        for each in family.samples
-        if "gate" in each.labels and (each.value or "lmgate_verdict" not in each.labels)
-    }
-    assert markdown.keys() - {"gate", "---"} == {row[1] for row in rows} == gates.keys()
-    for verdict, name, value, change, tolerance, *_ in rows:
-        gate, cells = gates[name], markdown[name]
-        assert [verdict.rstrip("!"), cells[1].split()[1].rstrip("!")] == [gate["verdict"].upper()] * 2
-        assert series[name, "lmgate_verdict"] == gate["verdict"]
-        assert (f"title={verdict.rstrip('!')} {name.replace(':', '%3A')}::" in log) == (gate["verdict"] != "pass")
-        if gate["value"] is None:
-            continue
-        told = [float(each) for each in re.findall(r"[\d.]+", cells[3])]
-        assert told == pytest.approx([gate["value"], *gate["interval"]], rel=1e-5)
-        exact = [series[name, f"lmgate_{key}"] for key in ("value", "lower", "upper", "limit")]
-        assert exact == [gate["value"], *gate["interval"], gate["limit"]]
-        assert float(value) == pytest.approx(gate["value"], rel=5e-3)
-        if compared := gate.get("comparison"):
-            assert series[name, "lmgate_degradation"] == compared["degradation"]
-            assert float(change.rstrip("%")) == pytest.approx(100 * compared["degradation"], rel=0.05)
-            assert re.fullmatch(rf" {re.escape(change)} \[.*\], tolerance {re.escape(tolerance)} ", cells[5])
-
-
-def test_a_report_for_stdout_comes_after_everything_else_also_with_workers_and_without_a_summary(
-    measured: Project,
-) -> None:
-    measured.write(test_gate=GATE)
-    for arguments in (("-n", "2"), ("--no-summary",), ("-p", "no:terminal"), ("-s", "-q", "-q")):
-        done = measured.run("--lmgate-report", "markdown:-", *arguments).expect(0)
-        assert "\n**1 gate: 1 pass**\n\nproject `" in f"\n{done.out}", arguments
-        assert done.out.endswith("cached |\n"), arguments
-    assert not (measured.folder / "-").exists()
-
 
 ANNOTATED = '''
     import pytest

@@ -1,15 +1,6 @@
 """``--lmgate-report json:FILE`` and the terminal's table: the verdicts of the exit code, in numbers that are JSON."""
 
-import re
-
-from tests.end_to_end.commands import lmgate
-from tests.end_to_end.projects import GATE, Project
-
-
-def test_a_report_of_a_session_without_gates_is_empty_but_valid(unmeasured: Project) -> None:
-    unmeasured.write(test_plain="def test_plain(): pass\n")
-    unmeasured.run("--lmgate-report", "json:out/report.json").expect(0, passed=1)
-    assert unmeasured.report("out/report.json")["gates"] == []
+from tests.end_to_end.projects import Project
 
 
 def test_a_gate_whose_fixture_fails_is_an_error_in_the_report_and_the_summary(measured: Project) -> None:
@@ -46,43 +37,3 @@ def test_a_gate_whose_fixture_fails_is_an_error_in_the_report_and_the_summary(me
     assert (named["verdict"], other["verdict"], whole["verdict"]) == ("error", "error", "pass")
     assert named["value"] is named["n"] is None
     assert "OSError: no such bucket" in named["message"]
-
-
-def test_a_report_goes_where_its_user_is_at_home(measured: Project) -> None:
-    measured.write(test_gate=GATE, pytest_ini="[pytest]\nlmgate_cache = ~/cache\n")
-    home = measured.folder / "home"
-    measured.cache.rename(measured.folder / "kept")
-    home.mkdir()
-    (measured.folder / "kept").rename(home / "cache")
-    measured.write(at_home=f"import os\nos.environ['HOME'] = {str(home)!r}\n")
-    measured.run("-p", "at_home", "--lmgate-report", "json:~/report.json").expect(0).says("cached")
-    assert measured.report("home/report.json")["gates"]
-    assert not (measured.folder / "~").exists()
-
-
-def test_a_gate_that_cannot_be_measured_counts_as_xfail_in_every_report_where_its_test_is_marked_so(
-    measured: Project,
-) -> None:
-    measured.write(
-        test_gate="""
-            import pytest
-
-            @pytest.mark.xfail(strict=True)
-            @pytest.mark.ppl_max("./no_such_folder", "words", 60.5)
-            @pytest.mark.ppl_max("die", "words", 59.5)
-            def test_gate(): pass
-        """
-    )
-    kinds = ("json", "markdown", "html", "openmetrics", "github")
-    outcome = measured.run(*(f"--lmgate-report={kind}:report.{kind}" for kind in kinds), "--lmgate-history=runs")
-    outcome.expect(0, xfailed=1).says("\nERROR (xfail)  ppl_max[", "\n2 gates: 2 xfail\n")
-    found = [(gate["verdict"], gate["xfail"]) for gate in measured.report()["gates"]]
-    assert found == [("error", True), ("fail", True)]
-    text = {kind: (measured.folder / f"report.{kind}").read_text(encoding="utf-8") for kind in kinds}
-    assert "**2 gates: 2 xfail**" in text["markdown"]
-    assert "| ⚠️ ERROR (xfail) |" in text["markdown"]
-    assert "2 gates: 2 xfail" in text["html"]
-    assert re.findall(r'lmgate_verdict="(\w+)"} 1', text["openmetrics"]) == ["xfail", "xfail"]
-    assert text["github"] == ""
-    for command in (["report", "report.json", "--markdown", "-"], ["history", "runs"]):
-        lmgate(measured.folder, *command).says("FAIL (xfail)")

@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.dice import DiceProject
-from tests.end_to_end.projects import Project
-from tests.end_to_end.writers import CHAINS
 
 
 @pytest.fixture
@@ -48,24 +46,3 @@ def test_a_measure_per_byte_refuses_a_text_cut_by_tokens(dice: DiceProject) -> N
     dice.change("ppl_max", "bpb_max").run().expect(1, error=1).says(
         "dataset 'few': tokens: ", "these would read different texts"
     )
-
-
-def test_masked_models_and_the_places_of_a_failure_read_the_beginning_only(writing: Project) -> None:
-    project = writing.add("datasets", long="path: long.txt, tokens: 700", masky="path: masky.txt, tokens: 12")
-    project.write(
-        test_texts="""
-            import pytest
-
-            @pytest.mark.no_regression(
-                "ppl", "counter", "long", "1%", against="even", protocol="disjoint", max_length=16
-            )
-            def test_worse(): pass
-
-            def test_masked(pppl_of):
-                assert pppl_of("masked", "masky").n == 12
-        """,
-    )
-    (project.folder / "long.txt").write_text(" ".join(word for _ in range(200) for chain in CHAINS for word in chain))
-    (project.folder / "masky.txt").write_text(" ".join(f"w{index}" for index in range(30)))
-    # 700 tokens are 43 windows of 16, and one of 12.
-    project.run().expect(1, failed=1, passed=1).says("656 tokens", "  where      parts of the text that cost most")

@@ -10,17 +10,6 @@ PATCH = """
 
     modeling_llama.LlamaRMSNorm.forward = lambda self, states: states * 0.5
 """
-REGISTER = """
-    import transformers
-
-    class Halved(transformers.LlamaForCausalLM):
-        def forward(self, *args, **kwargs):
-            output = super().forward(*args, **kwargs)
-            output.logits = output.logits * 0.5
-            return output
-
-    transformers.AutoModelForCausalLM.register(transformers.LlamaConfig, Halved, exist_ok=True)
-"""
 IMPORT = """
     from transformers.models.llama import modeling_llama
 """
@@ -29,11 +18,9 @@ NOT_KEPT = "not kept, measured again in each session: sure (this session patched
 WAY_OUT = 'give the model a revision that you change with its code: lmgate.model(..., revision="1"), or revision:'
 
 
-def _run(project: Project, conftest: str, *says: str, options: tuple[str, ...] = ()) -> tuple[float, bool]:
+def _run(project: Project, conftest: str, *says: str) -> tuple[float, bool]:
     project.write(conftest=COUNT_MEASUREMENTS + conftest, test_gate=GATE_OF_SURE)
-    outcome = project.with_torch.run("--lmgate-explain-cache", "--lmgate-report=json:report.json", *options).expect(
-        0, passed=1
-    )
+    outcome = project.with_torch.run("--lmgate-explain-cache", "--lmgate-report=json:report.json").expect(0, passed=1)
     outcome.says(*says)
     if not says:
         outcome.is_silent_on("not kept")
@@ -51,17 +38,12 @@ def test_patched_sessions_measure_for_themselves_and_the_plain_model_is_found_ag
     why = (NOT_KEPT, "LlamaRMSNorm.forward is conftest.<lambda>", WAY_OUT, "miss, not kept: this session patched ")
     patched, cached = _run(measured, PATCH, *why)
     assert not cached
-    # A class in the place of another is seen once the model is loaded.
-    registered, cached = _run(
-        measured, REGISTER, NOT_KEPT, "Halved (the model) is conftest.Halved", options=("--lmgate-refresh",)
-    )
-    assert not cached
-    assert measured.measured == ["sure"] * 2
+    assert measured.measured == ["sure"]
     assert measured.entries == entries
     assert measured.partials == []
     plain, cached = _run(measured, IMPORT)
     assert cached, "importing is no change"
-    assert len({plain, patched, registered}) == 3
+    assert plain != patched
     # A revision keeps them.
     measured.change("/sure}", "/sure, revision: '1'}")
     assert [_run(measured, PATCH) for _ in range(2)] == [(patched, False), (patched, True)]

@@ -77,32 +77,11 @@ def test_a_baseline_lies_beside_its_lmgate_yaml_and_is_the_same_from_either_root
     several.run("--rootdir", "a", "a", "--lmgate-cache", str(several.cache)).expect(0, passed=5)
 
 
-def test_stale_entries_are_named_and_pruned_in_the_file_that_holds_them(several: Project) -> None:
-    file = several.folder / "a" / "lmgate.yaml"
-    with_gate = file.read_text() + NOT_WORSE
-    file.write_text(with_gate)
-    (several.folder / "b" / "lmgate.yaml").write_text("models:\n")
-    for test in (several.folder / "b" / "tests").iterdir():
-        test.unlink()
-    several.run("--lmgate-update").expect(0, passed=5)
-    file.write_text(with_gate.removesuffix(NOT_WORSE))
-    unused = "baseline a/lmgate-baseline.json: no gate uses a/lmgate.yaml::no_regression:ppl[die-words]"
-    several.run().expect(0, passed=4).says(unused)
-    several.run("--lmgate-prune").expect(0, passed=4).says("removed, no gate uses it")
-    assert json.loads((several.folder / "a" / "lmgate-baseline.json").read_text())["gates"] == {}
-
-
 def test_gates_of_a_project_that_pytest_was_led_past_are_named(several: Project) -> None:
     said = "add a/lmgate.yaml"
     outcome = several.run("a/tests/test_plain_a.py").expect(0, passed=1).says(said)
     outcome.is_silent_on("b/lmgate.yaml")
     several.run("a/tests", "b/tests/test_plain_b.py", "--lmgate-require-all").expect(4).says(said, "b/lmgate.yaml")
-
-
-def test_testpaths_that_lead_past_an_lmgate_yaml_do_not_leave_its_gates_out(several: Project) -> None:
-    with (several.folder / "pytest.ini").open("a") as file:
-        file.write("testpaths = a/tests\n")
-    several.run().expect(0, passed=4)
 
 
 def test_projects_with_a_rootdir_each_are_refused_where_ids_or_baselines_would_be_mixed_up(several: Project) -> None:

@@ -48,13 +48,6 @@ def test_an_entry_signed_by_another_key_is_set_aside_with_a_warning_and_measured
     assert project.measured == ["sure"] * 3
 
 
-def test_a_signed_cache_is_read_without_the_key_by_its_checksums(project: Project) -> None:
-    project.write(conftest=COUNT_MEASUREMENTS, test_gate=GATE)
-    project.run(env=KEY).expect(0, passed=1)
-    project.run("-W", "error", torch_free=True).expect(0, passed=1).says("cached")
-    assert project.measured == ["die"]
-
-
 def test_a_forged_or_swapped_digest_memory_passes_a_broken_model_without_a_key_only(
     measured: Project, models: Path
 ) -> None:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.end_to_end.projects import Project, marked
+from tests.end_to_end.projects import Project
 
 GATES = """
     import pytest
@@ -32,27 +32,6 @@ def test_the_summary_fits_80_columns_in_ascii_without_colours(measured: Project)
     # An escape is written by pytest, when the table is made.
     assert max(len(line.replace("\\xf6", "o")) for line in tables) <= 80, tables
     assert "w\\xf6rter" in "".join(tables)
-
-
-JOINED = marked(
-    joined='ppl_max("die", "rows", 1e6)',
-    joined_again='bpb_max("die", "rows", 1e6)',
-    by_document='ppl_max("die", "rows", 1e6, protocol="document")',
-    running_text='ppl_max("die", "rows", 1e6, stride=8)',
-    text_file='ppl_max("die", "words", 1e6)',
-)
-NOTE = "rows were read as one text"
-
-
-def test_rows_that_are_read_as_one_text_by_default_are_told_once(project: Project) -> None:
-    project.add("datasets", rows="path: rows.jsonl")
-    project.write(test_it=JOINED, rows_jsonl="".join(f'{{"text": "w1 w2 w{number}"}}\n' for number in range(12)))
-    outcome = project.run("-n", "2").expect(0, passed=5)
-    assert outcome.text.count(f"rows: 12 {NOTE}") == 1, outcome.text
-    project.run("-k", "document or running or file", torch_free=True).expect(0, passed=3).is_silent_on(NOTE)
-    project.change("rows.jsonl}", r'rows.jsonl, join: "\n\n"}')
-    outcome = project.run("--lmgate-report=json:report.json", torch_free=True).expect(0, passed=5).is_silent_on(NOTE)
-    assert all(gate["cached"] for gate in project.report()["gates"])
 
 
 HINTED = """

@@ -1,7 +1,5 @@
 """The guides on texts and choices: every file that they show is put on disk and run, with tiny models of its names."""
 
-import ast
-import inspect
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -12,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_lmgate.settings.metrics import METRICS
 from tests.end_to_end.projects import Outcome, Project
 from tests.end_to_end.writers import make_writer, models_that_write
 
@@ -93,19 +90,3 @@ def test_the_guide_to_choices(tmp_path: Path, tmp_path_factory: pytest.TempPathF
     make_chains(tmp_path / "models" / "candidate", CHOICES)
     outcome: Outcome = project.run("-W", "error")
     outcome.expect(0, passed=count_tests("choices.md"))
-
-
-@pytest.mark.parametrize("metric", [row.name for row in METRICS.values() if row.measures == "texts" and row.scored_by])
-def test_the_arguments_and_defaults_of_a_marker_are_those_of_its_metric(metric: str) -> None:
-    guide = (DOCS / "texts.md").read_text("utf-8")
-    (said,) = re.findall(rf"^\| `{metric}_m\w\w\((.*?)\)` \|", guide, re.MULTILINE)
-    (function,) = ast.parse(f"def shown({said}): pass").body
-    assert isinstance(function, ast.FunctionDef)
-    arguments = function.args
-    positional = [each.arg for each in arguments.args]
-    assert positional[:3] == ["model", "dataset", "limit"]
-    names = [*positional[3:], *(each.arg for each in arguments.kwonlyargs)]
-    values = [*arguments.defaults, *(each for each in arguments.kw_defaults if each is not None)]
-    shown = dict(zip(names, map(ast.literal_eval, values), strict=True))
-    parameters = inspect.signature(METRICS[metric].scorer()).parameters
-    assert shown == {name: parameter.default for name, parameter in parameters.items()}

@@ -94,43 +94,6 @@ def test_as_many_hits_as_asked_for_are_measured_again(three: Project) -> None:
     three.with_torch.run("--lmgate-verify", "7").expect(1, passed=3).says("3 of 3 cache hits measured again\n")
 
 
-def test_as_many_hits_are_measured_again_where_one_worker_has_them_all(dice: DiceProject) -> None:
-    gates = {f"_{length}": f"ppl_max('red', 'one', 6.01, max_length={length})" for length in range(2, 8)}
-    dice.models(red={}).write(test_gates=marked(**gates))
-    dice.run().expect(0, passed=6)
-    dice.run("-n", "3", "--lmgate-verify", "6").expect(0, passed=6).says("6 of 6 cache hits measured again, all agree")
-
-
-@pytest.mark.shared
-def test_a_measurement_by_other_instructions_agrees_within_rounding(tmp_path: Path, shared_data: Path) -> None:
-    dtypes = ("float32", "bfloat16")
-    models = "".join(
-        f"  {name}-{dtype}: {{path: {shared_data}/models/{folder}, dtype: {dtype}}}\n"
-        for name, folder in (("stories", "stories260K-hf"), ("llama2xs", "llama2xs-279K-hf"))
-        for dtype in dtypes
-    )
-    tales = f"{{path: {shared_data}/text/tinystories_150.jsonl, text: text, limit: 1}}"
-    project = Project(tmp_path).write(
-        pytest_ini="[pytest]\n",
-        lmgate_yaml=f"models:\n{models}datasets:\n  tales: {tales}\n",
-        test_gates=f"""
-            import os
-            import pytest
-            import torch
-
-            @pytest.mark.parametrize("dtype", {dtypes})
-            def test_gates(ppl_of, kl_of, dtype):
-                if "ATEN_CPU_CAPABILITY" in os.environ:
-                    assert torch.backends.cpu.get_cpu_capability() == "DEFAULT"
-                stories, llama2xs = f"stories-{{dtype}}", f"llama2xs-{{dtype}}"
-                assert ppl_of(stories, "tales", protocol="document") < 5
-                assert kl_of(llama2xs, stories, "tales", protocol="document") < 2
-        """,
-    )
-    project.run(env={"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}).expect(0, passed=2)
-    project.run("--lmgate-verify", "all").expect(0, passed=2).says("4 of 4 cache hits measured again, all agree")
-
-
 def test_a_model_that_is_gone_by_the_end_is_not_taken_for_verified(measured: Project, models: Path) -> None:
     measured.model("copy", models / "die")
     measured.write(
@@ -155,34 +118,6 @@ def test_a_worker_that_dies_before_it_has_verified_fails_the_session(three: Proj
     outcome = three.run("--lmgate-verify", "all", "-n", "1", "-k", "not hopeless")
     assert outcome.code == 1, outcome.text
     outcome.says("--lmgate-verify: the worker gw0 ended before it verified its cache hits")
-
-
-def test_models_in_memory_are_not_drawn_and_the_summary_says_so(measured: Project, models: Path) -> None:
-    measured.write(
-        test_pair=f"""
-            import pytest, transformers
-
-            @pytest.fixture(scope="session")
-            def pair():
-                path = "{models}/die"
-                model = transformers.AutoModelForCausalLM.from_pretrained(path)
-                return model, transformers.AutoTokenizer.from_pretrained(path)
-
-            def test_pair(ppl_of, pair):
-                assert ppl_of(pair, "words") < 60.5
-        """
-    )
-    measured.with_torch.run().expect(0, passed=1)
-    outcome = measured.with_torch.run("--lmgate-verify", "all").expect(0, passed=1)
-    outcome.says("--lmgate-verify: 0 of 0 cache hits measured again; 1 of models in memory not verified\n")
-
-
-def test_an_empty_cache_is_said_to_have_nothing_to_verify(project: Project) -> None:
-    project.write(test_gate=GATE)
-    outcome = project.run("--lmgate-verify", "2").expect(0, passed=1)
-    outcome.says("--lmgate-verify: 0 of 0 cache hits measured again\n")
-    project.write(test_gate="def test_plain(): pass")
-    project.run("--lmgate-verify", "2", torch_free=True).expect(0, passed=1).is_silent_on("lmgate-verify")
 
 
 def test_a_forged_text_is_named_by_its_row(writing: Project) -> None:

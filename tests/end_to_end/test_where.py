@@ -5,7 +5,6 @@ constant on. Of `deaf` one word is less likely.
 """
 
 import json
-import math
 import random
 import re
 import shlex
@@ -142,66 +141,3 @@ def test_a_damaged_word_is_named_in_its_context_and_so_is_the_language_that_has_
     shown = re.search("layers     lmgate (.*)", again.text)
     assert shown is not None
     lmgate(tagged.folder, *shlex.split(shown[1])).says("deaf against fair on rows", "outside of the blocks")
-
-
-def test_of_a_committed_baseline_rows_and_tags_are_named_but_no_tokens(tagged: Project) -> None:
-    tagged.change("  deaf:", "  model:").change("/deaf}", "/fair }")
-    tagged.write(test_gate=gate("model")).run("--lmgate-update").expect(0)
-    tagged.change("/fair }", "/deaf}").run(*REPORT).expect(1, failed=1).says(
-        "language=ko +", "the baseline keeps no tokens"
-    ).is_silent_on("[w")
-    where = where_of(tagged)
-    assert [int(passage["place"].removeprefix("row ")) % 4 for passage in where["passages"]] == [0] * 5
-    assert all(passage["begins"] and not passage["tokens"] for passage in where["passages"])
-    assert [tag["value"] for tag in where["tags"]] == ["ko", "en"]
-    spread = tagged.report()["gates"][0]["spread"]
-    assert (spread["of"], spread["worse"], spread["better"]) == ("rows", 10, 30)
-
-
-def test_of_two_tokenizers_rows_and_tags_are_named_but_no_tokens(tagged: Project, damaged: Path) -> None:
-    folder = tagged.model("letters", damaged / "fair")
-    alphabet = ["<s>", *"w0123456789 "]
-    word_level(alphabet, letters=True, bos_token="<s>", unk_token="<s>").save_pretrained(folder)
-    tagged.add("models", letters="path: letters")
-    tagged.write(test_gate=gate("letters", metric="bpb", more=', against="fair", same=True'))
-    done = tagged.run(*REPORT).expect(1, failed=1).says("the two models tokenize the text differently")
-    assert re.search(r"row \d+: \+\S+ nats over [\d,]+ bytes \(\+\S+ each\)", done.text)
-    where = where_of(tagged)
-    assert where["per"] == "byte"
-    for passage in where["passages"]:
-        text = text_of(tagged, int(passage["place"].removeprefix("row ")))
-        assert passage["count"] == len(text) - 1  # the first letter is not scored
-        assert passage["rise"] == pytest.approx(math.log(60) * (len(text) - 1 - (LENGTH - 1)), rel=1e-4)
-        assert passage["tokens"] == []
-    assert {tag["value"] for tag in where["tags"]} == {"ko", "en"}
-
-
-def test_models_of_fixtures_that_are_not_kept_are_told_apart_token_by_token_too(tagged: Project, damaged: Path) -> None:
-    tagged.write(
-        conftest=f"""
-            import pytest
-            import transformers
-
-            def load(name):
-                folder = "{damaged}/" + name
-                model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
-                model.register_forward_hook(lambda *_: None)
-                return model, transformers.AutoTokenizer.from_pretrained(folder)
-
-            @pytest.fixture(scope="session")
-            def deaf(): return load("deaf")
-
-            @pytest.fixture(scope="session")
-            def fair(): return load("fair")
-        """,
-        test_gate="""
-            import pytest
-            from pytest_lmgate import fixture
-
-            GIVEN = {"protocol": "document", "against": fixture("fair")}
-
-            @pytest.mark.no_regression("ppl", fixture("deaf"), "rows", "1%", **GIVEN)
-            def test_gate(): pass
-        """,
-    )
-    tagged.run(*REPORT).expect(1, failed=1).says(f"[{RARE}]", "language=ko +")

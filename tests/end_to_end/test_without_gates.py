@@ -1,10 +1,7 @@
 """Sessions without a gate pay nothing for the plugin: no import, no file, no word, no variable."""
 
-import re
-
 import pytest
 
-from tests.end_to_end.dice import DiceProject
 from tests.end_to_end.projects import Project
 
 HEAVY = ("torch", "transformers", "datasets", "numpy", "pyarrow", "msgspec", "yaml", "safetensors", "filelock", "scipy")
@@ -38,24 +35,6 @@ def test_a_session_without_gates_imports_nothing_heavy_and_leaves_the_environmen
         """,
     )
     project.run("-n", "2", fresh=True).expect(0, passed=1, skipped=1)
-
-
-def test_a_project_file_without_gates_is_looked_at_without_its_records(project: Project) -> None:
-    heavy = [name for name in HEAVY if name != "yaml"]
-    conftest = f"import sys\ndef pytest_unconfigure(): assert not {{*{heavy!r}}} & {{*sys.modules}}"
-    project.write(test_plain=PLAIN, conftest=conftest).run(fresh=True).expect(0, passed=1, skipped=1)
-
-
-def test_a_session_without_gates_prints_and_writes_the_same_as_without_the_plugin(project: Project) -> None:
-    project.write(test_plain=PLAIN)
-
-    def said(*options: str) -> str:
-        outcome = project.run("-p", "no:cacheprovider", "-v", *options, torch_free=True).expect(0)
-        return re.sub(r"in \d+\.\d\ds|, lmgate-[\d.]+|lmgate-[\d.]+, |plugins: lmgate-[\d.]+\n", "", outcome.text)
-
-    before = set(project.folder.rglob("*"))
-    assert said() == said("-p", "no:lmgate")
-    assert set(project.folder.rglob("*")) == before
 
 
 def test_a_cached_gate_imports_no_torch_and_asks_no_network(measured: Project) -> None:
@@ -116,11 +95,3 @@ def test_properties_of_other_plugins_may_be_what_they_like(unmeasured: Project, 
     unmeasured.write(test_odd=text)
     passed = 14 if workers else 16
     unmeasured.run(*workers).expect(0, passed=passed).is_silent_on("lmgate:verdicts", "= lmgate =")
-
-
-def test_a_history_at_an_address_is_looked_at_by_sessions_with_gates_only(dice: DiceProject) -> None:
-    dice.models(red={})
-    dice.write(pytest_ini="[pytest]\nlmgate_history = nosuch://bucket/runs\n", test_plain="def test_plain(): pass")
-    dice.run().expect(0, passed=1).is_silent_on("lmgate-history")
-    dice.gates([("red", "one")])
-    dice.run("-n", "2").expect(4).says("--lmgate-history: ")

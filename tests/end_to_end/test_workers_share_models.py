@@ -1,7 +1,5 @@
 """A session loads a model once and reads data once; with ``-n`` all gates of a model run in one worker."""
 
-import pytest
-
 from tests.end_to_end.dice import TOO_LARGE_FOR_TWO, DiceProject
 from tests.end_to_end.projects import marked
 from tests.end_to_end.test_parity_with_xdist import verdicts
@@ -27,56 +25,6 @@ def test_no_model_is_loaded_by_two_workers_and_verdicts_are_those_of_one_process
 
     dice.run(*REPORT, "--lmgate-refresh").expect(1, passed=5, failed=4)
     assert sorted(verdicts(dice), key=lambda gate: str(gate["id"])) == shared
-
-
-def test_functions_that_write_are_no_model_that_a_worker_loads(dice: DiceProject) -> None:
-    dice.models(red={})
-    (dice.folder / "asked.jsonl").write_text('{"source": "a", "references": ["b"]}\n')
-    dice.add("datasets", asked="path: asked.jsonl, source: source, references: references").write(
-        test_functions="""
-            import pathlib, time
-            import pytest
-
-            def writer(own, other):
-                def write(prompts):
-                    pathlib.Path(own).touch()
-                    end = time.monotonic() + 60
-                    while not pathlib.Path(other).exists():
-                        assert time.monotonic() < end, "the other worker does not write"
-                        time.sleep(0.02)
-                    return ["b" for _ in prompts]
-                return write
-
-            @pytest.mark.exact_min(writer("one", "other"), "asked", 1)
-            def test_one(): pass
-
-            @pytest.mark.exact_min(writer("other", "one"), "asked", 1)
-            def test_other(): pass
-        """
-    )
-    dice.run("-n", "2").expect(0, passed=2)
-
-
-def test_workers_that_measure_side_by_side_share_the_processors(dice: DiceProject) -> None:
-    dice.models(red={}, blue={}).write(test_gates=gates_of("red", "blue"))
-    dice.run("-n", "3").expect(0, passed=6)
-    assert sorted((model, workers) for _, model, workers in dice.loads) == [("blue", 2), ("red", 2)]
-
-
-@pytest.mark.parametrize("dist", ["loadgroup", "worksteal", "each"])
-def test_another_way_to_share_tests_out_stays_as_it_was_chosen(dice: DiceProject, dist: str) -> None:
-    dice.models(red={}, blue={}).write(test_gates=gates_of("red", "blue"))
-    outcome = dice.run("-n", "2", "--dist", dist, "-v").expect(0).is_silent_on("ModelScheduling")
-    assert dist in outcome.out.replace("Scheduling", "").lower().replace("workstealing", "worksteal")
-    assert {workers for _, _, workers in dice.loads} == {2}
-
-
-def test_the_scheduler_of_another_plugin_stays(dice: DiceProject) -> None:
-    dice.models(red={}).write(test_gates=gates_of("red"))
-    with (dice.folder / "conftest.py").open("a") as file:
-        file.write("\ndef pytest_xdist_make_scheduler(config, log):\n")
-        file.write("    from xdist.scheduler import LoadFileScheduling\n    return LoadFileScheduling(config, log)\n")
-    dice.run("-n", "2", "-v").expect(0, passed=3).says("scheduling tests via LoadFileScheduling")
 
 
 def test_a_worker_that_is_killed_fails_its_gate_and_the_other_gates_of_its_model_are_judged(dice: DiceProject) -> None:
@@ -112,25 +60,6 @@ def test_gates_of_a_file_run_model_by_model_so_that_each_is_loaded_once(dice: Di
     assert dice.loaded == ["red", "blue"]
     ran = [line.split("[")[1].split("]")[0] for line in outcome.out.splitlines() if " PASSED " in line]
     assert ran == ["red-one", "red-two", "red-three", "red-one#2", "blue-one", "blue-two", "blue-three"]
-
-
-def test_tests_in_python_run_in_the_order_of_their_file(dice: DiceProject) -> None:
-    dice.models(red={}, blue={}).write(
-        test_trained="""
-            import pathlib
-            import pytest
-
-            @pytest.mark.ppl_max("red", "one", 6.01)
-            def test_before(): pass
-
-            @pytest.mark.ppl_max("blue", "one", 6.01)
-            def test_trains(): pathlib.Path("red.die").write_text('{"sides": 5}')
-
-            @pytest.mark.ppl_max("red", "one", 5.01)
-            def test_what_was_trained(): pass
-        """
-    )
-    dice.run().expect(0, passed=3)
 
 
 COUNT_READS = """

@@ -1,6 +1,6 @@
-"""Fixtures of the tests of every engine."""
+"""Fixtures of the tests of single engines; what is asked of all of them is in `tests.engines.contract`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,16 @@ from tests.engines.projects import described
 
 
 @pytest.fixture(scope="module")
-def reference(opened: Callable[..., Any]) -> Any:
-    """The model that all are compared with, run by transformers."""
-    return opened("float")
+def opened(files: Path) -> Iterator[Callable[..., Any]]:
+    """Opens a model of `files` by its name there, once; further arguments are those of its entry."""
+    runners: dict[str, Any] = {}
 
+    def open_(name: str, **entry: Any) -> Any:
+        key = f"{name} {entry}"
+        if key not in runners:
+            runners[key] = described(name, path=str(files / name), **entry).open()
+        return runners[key]
 
-@pytest.fixture(scope="session")
-def opened(files: Path) -> Callable[..., Any]:
-    """Opens a model of `files` by its name there; further arguments are those of its entry."""
-    return lambda name, **entry: described(name, path=str(files / name), **entry).open()
+    yield open_
+    for runner in runners.values():
+        runner.close()

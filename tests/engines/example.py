@@ -4,10 +4,11 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.engines.projects import warm
 
 EXAMPLE = Path(__file__).parents[2] / "example_project"
 _FIGURES = re.compile(r"(\w+\[[\w-]+\])\s+(\S+)")
@@ -15,7 +16,7 @@ _FIGURES = re.compile(r"(\w+\[[\w-]+\])\s+(\S+)")
 
 def require_shown(gates: str, cache: Path) -> None:
     """Run a file of gates, which have to pass and to print the figures of the README's block below its link."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--lmgate-cache={cache}", gates]
+    command = [warm(), "-m", "pytest", "-p", "no:cacheprovider", f"--lmgate-cache={cache}", gates]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "LMGATE_"))}
     environment = {**inherited, "HF_HUB_OFFLINE": "1", "COLUMNS": "110"}
     ran = subprocess.run(command, cwd=EXAMPLE, capture_output=True, text=True, check=False, env=environment)
@@ -36,6 +37,6 @@ def require_same_bytes(script: str, folder: Path, *files: str) -> None:
     """Run a script of the example on a copy of its float model; it has to write these files of ``models`` again."""
     shutil.copy(EXAMPLE / script, folder)
     shutil.copytree(EXAMPLE / "models" / "float", folder / "models" / "float")
-    subprocess.run([sys.executable, script], cwd=folder, check=True, capture_output=True)
+    subprocess.run([warm(), script], cwd=folder, check=True, capture_output=True)
     for name in files:
         assert (folder / "models" / name).read_bytes() == (EXAMPLE / "models" / name).read_bytes(), name

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pytest_lmgate.engines.base import Backend, Entry, Model, Runner
+from pytest_lmgate.engines.base import Backend, Model, ModelEntry, Runner
 from pytest_lmgate.errors import ModelError
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.requests import Request
 from pytest_lmgate.windows.tokens import Placed, PromptIds, TokenizerFacts
 
@@ -39,7 +39,7 @@ class Dice(Backend):
     name = "fair-die"
     suffixes = (".die",)
 
-    def describe(self, entry: Entry) -> Model:
+    def describe(self, entry: ModelEntry) -> Model:
         if entry.spec.path is None:
             raise ModelError(f"model {entry.name!r}: expected path: of a file with its sides")
         file = entry.path(entry.spec.path)

@@ -6,7 +6,6 @@ import copy
 import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -14,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.warm import Imported, warm_python
 
@@ -219,6 +216,11 @@ class Project:
         gates = json.loads((self.folder / "report.json").read_text())["gates"]
         return {gate["id"].rpartition("::")[2]: gate["value"] for gate in gates}
 
+    @property
+    def verdicts(self) -> list[str]:
+        """The verdict of each gate of the report."""
+        return [gate["verdict"] for gate in json.loads((self.folder / "report.json").read_text())["gates"]]
+
     def fill(self) -> Project:
         """Write a text of six rows, a long one, questions, and prompts with references; return the project."""
         self.write("text.jsonl", [{"text": text_of(120, seed)} for seed in range(6)])
@@ -234,106 +236,10 @@ class Project:
 
 def described(name: str, **entry: Any) -> Any:
     """Describe a model by the engine of an entry, without a project; the digest of a file is its name."""
-    from pytest_lmgate.engines.base import Entry
-    from pytest_lmgate.engines.registry import backend_of
+    from pytest_lmgate.engines.base import ModelEntry
+    from pytest_lmgate.engines.registry import backend_called, backend_name
     from pytest_lmgate.settings.entries import ModelSpec
 
     spec = ModelSpec(**entry)
     known: dict[str, Any] = {"path": Path, "hub_id": lambda _: None, "digest": lambda path: path.name, "device": "cpu"}
-    return backend_of(spec, name, {}).describe(Entry(name=name, spec=spec, **known))
-
-
-def twin_gates(*models: str) -> list[str]:
-    """Return gates of every metric of one model, for each of these models; see `require_twins`."""
-    gates = [ppl(model, options) for options in OPTIONS for model in models]
-    for model in models:
-        gates += [
-            f"bpb_max: {{model: {model}, dataset: text, limit: 99}}",
-            f"accuracy_min: {{model: {model}, dataset: quiz, limit: 0.001}}",
-            f"chrf_min: {{model: {model}, dataset: news, limit: 0.001, max_new_tokens: 24}}",
-        ]
-    return gates
-
-
-def require_twins(project: Project, *models: str) -> None:
-    """Require the values of the model ``float`` of each of these models, in all gates that both have."""
-    values = project.values
-    for model in models:
-        gates = [gate for gate in values if f"[{model}-" in gate and gate.replace(f"[{model}-", "[float-") in values]
-        assert len(gates) >= len(OPTIONS) + 3
-        for gate in gates:
-            assert values[gate] == pytest.approx(values[gate.replace(f"[{model}-", "[float-")], rel=1e-5), gate
-
-
-def require_sampled_kl(project: Project, right: str, wrong: str, models: dict[str, str] | None = None) -> None:
-    """Require a sampled divergence from ``float`` of about 0 of the same model in an engine, and more of a damaged one.
-
-    The reference is run by transformers, so that the two sides are two engines.
-    """
-    options = "reference: float, dataset: text, limit: 0.001, estimator: sampled, max_new_tokens: 24"
-    said = project.run([f"kl_max: {{model: {model}, {options}}}" for model in (right, wrong)], models)
-    assert project.status == 1, said
-    found = json.loads((project.folder / "report.json").read_text())["gates"]
-    assert [gate["verdict"] for gate in found] == ["pass", "fail"], said
-    assert abs(found[0]["value"]) < 1e-5
-    assert found[1]["interval"][0] > 0.001
-    assert {gate["details"]["estimator"] for gate in found} == {"sampled"}
-
-
-def require_kept(project: Project, gates: list[str], runner: str) -> None:
-    """Run gates again that passed, with a runner, as in ``fair_die:Die``, that cannot measure."""
-    module, _, name = runner.partition(":")
-    (project.folder / "conftest.py").write_text(
-        f"from {module} import {name} as Runner\n"
-        "def measure(*_): raise RuntimeError('measured again')\n"
-        "Runner.begin = Runner.score = Runner.distributions = Runner.generate = measure\n"
-    )
-    said = project.run(gates)
-    assert project.status == 0, said
-
-
-def require_refusals(
-    project: Project, model: str, models: dict[str, str] | None = None, *, compares: bool = True
-) -> None:
-    """Run gates that an engine of causal models without beams has to refuse, each with one clear sentence."""
-    refused = {
-        ppl(model, "max_length: 641"): f"is longer than the context of the model '{model}', 640 tokens",
-        f"bleu_min: {{model: {model}, dataset: news, limit: 1, max_new_tokens: 640}}": "has a context of 640 tokens",
-        f"bleu_min: {{model: {model}, dataset: news, limit: 1, num_beams: 2}}": (
-            f"num_beams: the engine of the model '{model}' does not support it"
-        ),
-        f"pppl_max: {{model: {model}, dataset: text, limit: 9}}": f"undefined for the causal model '{model}'",
-    }
-    if not compares:
-        kl = f"kl_max: {{model: {model}, reference: float, dataset: text, limit: 1}}"
-        refused[kl] = f"is not possible with the model '{model}'"
-    said = project.run(list(refused), models)
-    assert project.status == 1, said
-    assert [message for message in refused.values() if message not in said] == [], said
-    assert "Traceback" not in said
-
-
-def interrupted(project: Project, entry: str, after: int) -> tuple[list[str], list[str]]:
-    """Measure a model whose session dies, go on, and measure it whole, which has to give the same value.
-
-    Args:
-        project: A project with a conftest.py of `watched`.
-        entry: The model's entry.
-        after: How many batches the session that dies begins.
-
-    Returns:
-        What was noted, of both parts, and those of the whole measurement.
-    """
-    scored, models = project.folder / "scored.txt", {"slow": entry}
-    project.run([ppl("slow")], models, DIE_AFTER=str(after))
-    assert project.status == 9
-    assert len(scored.read_text().split()) == after
-    said = project.run([ppl("slow")], models)
-    assert project.status == 0, said
-    resumed, parts = project.values, scored.read_text().split()
-    shutil.rmtree(project.folder / ".lmgate_cache")
-    scored.unlink()
-    said = project.run([ppl("slow")], models)
-    assert project.status == 0, said
-    assert project.values == resumed
-    return parts, scored.read_text().split()
+    return backend_called(backend_name(name, spec, {}), {}).describe(ModelEntry(name=name, spec=spec, **known))

@@ -12,7 +12,7 @@ import pytest
 import safetensors.numpy
 import transformers
 
-from pytest_lmgate.engines.base import Entry, Kind, Model, Option, Runner
+from pytest_lmgate.engines.base import Kind, Model, ModelEntry, Option, Runner
 from pytest_lmgate.engines.checkpoints import (
     Architecture,
     Checkpoint,
@@ -259,9 +259,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def entry(workers: int = 1, **spec: Any) -> Entry:
+def entry(workers: int = 1, **spec: Any) -> ModelEntry:
     read: dict[str, Any] = {"path": Path, "hub_id": lambda _: None, "digest": lambda path: path.read_text()}
-    return Entry(name="m", spec=ModelSpec(path="m", **spec), workers=workers, **read)
+    return ModelEntry(name="m", spec=ModelSpec(path="m", **spec), workers=workers, **read)
 
 
 def contents(folder: Path, **spec: Any) -> Contents:

@@ -339,6 +339,6 @@ def test_a_wrong_registration_is_a_usage_error(dice: _Project, hook: str, messag
 
 def test_an_engine_without_options_says_that_it_has_none() -> None:
     spec = ModelSpec(path="six.die", load={"x": 1})
-    entry = base.Entry(name="m", spec=spec, path=Path, hub_id=lambda _: None, digest=str)
+    entry = base.ModelEntry(name="m", spec=spec, path=Path, hub_id=lambda _: None, digest=str)
     with pytest.raises(ConfigError, match=r"models\.m\.load: fair-die has no option 'x'; it has none"):
         entry.load_options("fair-die", {})

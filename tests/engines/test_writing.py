@@ -8,7 +8,7 @@ import pytest
 
 from pytest_lmgate.engines.writing import chosen, drawn, ended_text, row_seed, sampling, written
 from pytest_lmgate.errors import NonFiniteError
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.tokens import PromptIds
 
 PROMPT = PromptIds(0, "two", (1, 2))

@@ -152,11 +152,12 @@ class Project:
     def measured(self) -> dict[str, float]:
         """The values that a new session gets for all gates."""
         judge, values = self.judge(), {}
-        for gate in read_gates(self.folder / "lmgate.yaml")[0]:
-            verdict, unexpected = judge.judge(gate.gate, gate.gate.label, gate.gate.label)
+        for entry in read_gates(self.folder / "lmgate.yaml")[0]:
+            gate = entry.gate
+            verdict, unexpected = judge.judge(judge.evaluator.bind_gate(gate), gate.label, gate.label)
             if unexpected is not None:
                 raise unexpected
-            values[gate.gate.label] = math.nan if verdict.value is None else verdict.value
+            values[gate.label] = math.nan if verdict.value is None else verdict.value
         return values
 
 

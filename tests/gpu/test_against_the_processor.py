@@ -16,7 +16,7 @@ import torch
 from pytest_lmgate.engines.tokenizers import quiet
 from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.requests import window_requests
 from tests.engines.transformers.measuring import (
     Kept,

@@ -35,11 +35,6 @@ def test_every_file_that_a_loader_may_read_is_named_and_no_other(tmp_path: Path)
     assert all(path == folder / name for name, path in files.items())
 
 
-def test_a_checkpoint_whose_code_may_open_any_file_has_them_all(tmp_path: Path) -> None:
-    folder = write(tmp_path / "m", *READ, *BESIDE)
-    assert set(checkpoint_files(folder, everything=True)) == {"config.json", *READ, *BESIDE}
-
-
 @pytest.mark.parametrize(
     ("file", "content"),
     [
@@ -53,13 +48,6 @@ def test_a_file_in_an_inner_folder_that_a_json_file_names_is_read(tmp_path: Path
     folder = write(tmp_path / "m", "w/v.safetensors", "w/other.safetensors")
     (folder / file).write_text(json.dumps(content))
     assert set(checkpoint_files(folder)) == {"config.json", file, "w/v.safetensors"}
-
-
-def test_an_index_that_config_json_names_leads_to_its_shards(tmp_path: Path) -> None:
-    folder = write(tmp_path / "m", "w/v-1.safetensors")
-    (folder / "config.json").write_text('{"transformers_weights": "w/v.safetensors.index.json"}')
-    (folder / "w" / "v.safetensors.index.json").write_text('{"weight_map": {"a": "v-1.safetensors"}}')
-    assert set(checkpoint_files(folder)) == {"config.json", "w/v-1.safetensors", "w/v.safetensors.index.json"}
 
 
 @pytest.mark.parametrize(

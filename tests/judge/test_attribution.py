@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_lmgate.engines.base import Backend, Entry, Model, Runner
+from pytest_lmgate.engines.base import Backend, Model, ModelEntry, Runner
 from pytest_lmgate.errors import EngineError
 from pytest_lmgate.judge.attribution import Attribution
 from pytest_lmgate.judge.baseline import Baselines, write_baseline
@@ -19,10 +19,9 @@ from pytest_lmgate.settings.decoding import parse_marker
 from pytest_lmgate.settings.file import load_project
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.windows.requests import Request
-from pytest_lmgate.windows.tokens import Placed, TokenizerFacts
+from pytest_lmgate.windows.tokens import TokenizerFacts
 
 LETTERS = TokenizerFacts(lambda text, _: [ord(letter) for letter in text], decode=chr)
-END = ord("z")
 """Id of the token at the end of a text that has one; it costs as much as the letter z."""
 
 
@@ -54,7 +53,7 @@ class Readers(Backend):
     ) -> None:
         self._letters, self._tells = letters, tells
 
-    def describe(self, entry: Entry) -> Model:
+    def describe(self, entry: ModelEntry) -> Model:
         assert entry.spec.path is not None
         file = entry.path(entry.spec.path)
         return Model(
@@ -88,7 +87,7 @@ class Found:
         evaluator = Evaluator(load_project(self.folder), options, users_backends={self.engine.name: self.engine})
         judge = Judge(evaluator, options, Baselines(self.folder / "lmgate-baseline.json", update))
         gate = parse_marker("no_regression", (metric, "model", dataset, "1%"), how)
-        verdict, unexpected = judge.judge(gate, "gate", "gate")
+        verdict, unexpected = judge.judge(judge.evaluator.bind_gate(gate), "gate", "gate")
         assert unexpected is None
         if update:
             write_baseline(self.folder / "lmgate-baseline.json", update, judge.entries, used=None)
@@ -209,28 +208,3 @@ def test_without_a_tokenizer_rows_are_named_by_number_and_a_note_says_why(found:
     ]
     (note,) = told.notes
     assert note.endswith("without loading the model, so its tokens are unknown")
-
-
-def test_of_more_rows_than_a_baseline_keeps_no_tag_is_compared_and_a_note_says_why(found: Callable[..., Found]) -> None:
-    told = where(found(MANY).against_baseline("ppl", protocol="document"))
-    assert told.tags == ()
-    assert "tags: the baseline keeps sums of several rows; compare with a model to see them" in told.notes
-
-
-def test_a_special_token_is_called_by_its_name(found: Callable[..., Found]) -> None:
-    def placed(text: str, special: bool) -> Placed:
-        ids = [*map(ord, text), *([END] * special)]
-        begins = np.arange(len(text))
-        return Placed(ids, np.append(begins, [0] * special), np.append(begins + 1, [0] * special))
-
-    end = TokenizerFacts(
-        lambda text, special: placed(text, special).ids,
-        decode=lambda token: "</s>" if token == END else chr(token),
-        placed=placed,
-        special=frozenset({END}),
-    )
-    rows = ["abcdefgh", "abcdefgh", "abcdefg"]
-    verdict = found(rows, Readers(end, lambda: end)).against_good("ppl", protocol="gptq", max_length=7)
-    (passage,) = where(verdict).passages
-    assert passage.place == "row 2"
-    assert [token.token for token in passage.tokens] == ["</s>"]

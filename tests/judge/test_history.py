@@ -33,11 +33,6 @@ def test_the_end_of_each_interval_that_faces_the_other_is_the_noise() -> None:
     assert (back.errors, back.worse) == (pytest.approx(found.errors), False)
 
 
-def test_an_infinite_end_of_an_interval_hides_every_change() -> None:
-    found = change_between([record(10.0, interval=(9.0, None))], record(1e6))
-    assert found.p_value == 1.0
-
-
 def test_equal_values_count_once_and_are_not_tested() -> None:
     once, many = (find_changes([*[record(10.0)] * count, record(12.0)])[-1] for count in (1, 50))
     assert once == many
@@ -120,7 +115,7 @@ def simulate(histories: int, runs: int, shared: float, step: float = 0.0, at: in
 
 @pytest.mark.parametrize(("shared", "runs"), [(0.0, 30), (0.5, 30)])
 def test_a_history_without_a_change_has_a_false_alarm_at_most_once_in_twenty(shared: float, runs: int) -> None:
-    histories = 600
+    histories = 200
     alarms = sum(map(bool, simulate(histories, runs, shared)))
     assert alarms <= histories * LEVEL + 2 * math.sqrt(histories * LEVEL * (1 - LEVEL))
     if not shared:

@@ -8,10 +8,8 @@ import pytest
 from pytest_lmgate.judge.attribution import tag_changes, with_rows
 from pytest_lmgate.metrics.accuracy import ChoiceStatistics, accuracy
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
-from pytest_lmgate.metrics.sacrebleu_metrics import chrf
-from pytest_lmgate.metrics.texts import text_score
+from pytest_lmgate.settings.gate_options import Signature
 from pytest_lmgate.settings.gates import Tolerance
-from pytest_lmgate.settings.requests import Signature
 from pytest_lmgate.stats.paired import compare
 from pytest_lmgate.stats.sample import Sample
 
@@ -77,14 +75,6 @@ def test_a_tag_of_every_row_is_no_tag_and_one_of_unscored_rows_says_so() -> None
     assert [(each.value, each.problem) for each in found] == [("a", ""), ("b", "no target of these rows was scored")]
 
 
-def test_the_rows_of_a_perplexity_per_word_of_joined_rows_are_not_known() -> None:
-    joined = replace(likelihoods(1), running_text=True, window_document=np.zeros(5, dtype=np.int64))
-    joined = replace(joined, words=np.array([9]), chars=np.array([9]), utf8_bytes=np.array([9]))
-    joined = replace(joined, scored=np.full((1, 3), 9.0))
-    assert sample(joined, unit="word").by_row is None
-    assert sample(joined).by_row is not None
-
-
 def test_rows_that_are_right_or_wrong_are_compared_by_tango_tag_by_tag() -> None:
     def of(right: list[int]) -> Sample:
         found = accuracy(
@@ -110,27 +100,3 @@ def test_rows_that_are_right_or_wrong_are_compared_by_tango_tag_by_tag() -> None
     assert (same.degradation, same.is_worse) == (0, False)
     kept = with_rows(replace(there, by_row=None), here)
     assert tag_changes(here, kept, tags, tolerance=tolerance, confidence=0.95)[0][0] == worse
-
-
-def test_texts_are_compared_tag_by_tag() -> None:
-    references = [[f"the number is {row}"] for row in range(20)]
-    good = [row[0] for row in references]
-    bad = ["" if row < 10 else text for row, text in enumerate(good)]
-    here, there = (text_score(chrf(), texts, references).sample for texts in (bad, good))
-    assert here is not None
-    assert there is not None
-    tags = {"kind": ("a",) * 10 + ("b",) * 10}
-    found, _ = tag_changes(here, there, tags, tolerance=Tolerance(1, relative=False), confidence=0.95)
-    assert [(each.value, each.degradation, each.is_worse) for each in found] == [("a", 100, True), ("b", 0, False)]
-    # A change in percent of nothing is a problem of its tag alone.
-    found, _ = tag_changes(here, here, tags, tolerance=PERCENT, confidence=0.95)
-    assert [(each.value, each.degradation) for each in found] == [("b", 0), ("a", None)]
-    assert "a reference above 0" in found[1].problem
-
-
-def test_a_baseline_has_its_rows_back_where_each_is_a_cluster() -> None:
-    here, there = sample(likelihoods(1, 1.0)), sample(likelihoods(1))
-    kept = with_rows(replace(there, by_row=None), here)
-    assert kept.by_row.sums == pytest.approx(there.by_row.sums if there.by_row else np.nan)
-    merged = replace(there, sums=there.sums[:2], counts=there.counts[:2], by_row=None)
-    assert with_rows(merged, here).by_row is None

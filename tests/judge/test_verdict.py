@@ -90,13 +90,6 @@ def test_a_perplexity_with_a_confidence_needs_its_upper_bound_within_the_limit()
     assert (bounded.lower, bounded.upper) == pytest.approx((lower, upper))
 
 
-def test_a_score_of_one_cluster_has_no_bounds_to_judge_by() -> None:
-    sample = Sample(np.array([[3.0]]), np.array([4]), Scale("lower"))
-    outcome, bounded = judge_bounds(Score(0.75, metric="m", n=4, signature="s", sample=sample), 5.0, 0.95)
-
-    assert (outcome, bounded.lower, bounded.upper, bounded.clusters) == ("inconclusive", None, None, 1)
-
-
 @pytest.mark.parametrize("value", _NOT_FINITE)
 def test_no_bound_is_asked_of_what_is_not_finite(value: float) -> None:
     assert judge_bounds(_score(value), 1.0, 0.95)[0] == "error"

@@ -11,8 +11,8 @@ import yaml
 
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.settings.gates import EvaluationSpec
-from pytest_lmgate.settings.requests import Protocol
 from tests.end_to_end.projects import environment
 from tests.warm import warm_python
 
@@ -48,7 +48,7 @@ def by_the_harness(code: str, cache: Path, *arguments: str) -> dict[str, Any]:
 
 
 def perplexity(
-    evaluator: Evaluator, model: Any, dataset: Any, protocol: Protocol, *, metric: str = "ppl", **how: Any
+    evaluator: Evaluator, model: Any, dataset: Any, protocol: WindowProtocol, *, metric: str = "ppl", **how: Any
 ) -> Score:
     """Measure a perplexity, as the fixture `ppl_of` does."""
     return evaluator.evaluate(EvaluationSpec(metric, model, dataset, protocol), **how)

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.engines.tokenizers import tokenizer_facts
-from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.windows.protocols import plan_windows, tokenize
 from tests.engines.transformers.measuring import load, measure_nll
 from tests.measure.entries import by_the_harness
@@ -80,7 +80,7 @@ def test_tokens_and_rolling_log_likelihoods_are_the_harnesss(
 ) -> None:
     folder = folders[name]
     loaded = load(folder, dtype="float32")
-    windowing = Protocol("lm-eval", add_bos_token=option).windowing(CONTEXT, model="m")
+    windowing = WindowProtocol("lm-eval", add_bos_token=option).windowing(CONTEXT, model="m")
 
     streams = tokenize(Corpus("t", TEXTS), windowing, tokenizer_facts(loaded.tokenizer), model="m")
     plan = plan_windows(windowing, streams.lengths)

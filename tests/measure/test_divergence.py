@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_lmgate.errors import ModelError, ProtocolError
+from pytest_lmgate.errors import ModelError
 from pytest_lmgate.measure import divergence, loop
 from pytest_lmgate.measure import lookup as pool
 from pytest_lmgate.metrics.score import Score
@@ -77,16 +77,6 @@ def test_an_interrupted_comparison_goes_on_where_it_was(pair: Any, monkeypatch: 
     score = kl(again)
     assert float(score) == pytest.approx(float(expected), rel=1e-6)
     assert again.progress[0].resumed > 0
-
-
-def test_both_read_no_more_than_the_one_with_the_shorter_context(pair: Any) -> None:
-    config = pair.folder / "models" / "other" / "config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 24}))
-    session = pair.session()
-    score = session.evaluator.evaluate(parse_fixture_call("kl_of", ("other", "float", "text"), {}))
-    assert "max_length:24|stride:12" in score.signature
-    with pytest.raises(ProtocolError, match="longer than the context of the model 'other', 24 tokens"):
-        kl(session, max_length=32)
 
 
 def test_a_tokenizer_that_cuts_otherwise_is_refused(pair: Any) -> None:

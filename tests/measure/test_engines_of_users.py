@@ -1,23 +1,21 @@
 """What the session makes of an engine of the user's: whose measurement is whose, and models that cannot be loaded."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pytest_lmgate.engines.base import Backend, Entry, Model, Runner
-from pytest_lmgate.errors import EngineError, LmgateError, ModelError
+from pytest_lmgate.engines.base import Backend, Model, ModelEntry, Runner
+from pytest_lmgate.errors import LmgateError, ModelError
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.settings.file import load_project
-from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.settings.session import Options
-from pytest_lmgate.windows.requests import Request
 from tests.engines.fair_die import Dice, Die
 from tests.measure.entries import perplexity
 
-PROTOCOL = Protocol(max_length=8)
+PROTOCOL = WindowProtocol(max_length=8)
 
 
 class _Engine(Dice):
@@ -26,7 +24,7 @@ class _Engine(Dice):
     def __init__(self, name: str = "die", change: Callable[[Model], Model] = lambda model: model) -> None:
         self.name, self._change = name, change
 
-    def describe(self, entry: Entry) -> Model:
+    def describe(self, entry: ModelEntry) -> Model:
         return self._change(super().describe(entry))
 
 
@@ -77,23 +75,6 @@ def test_models_without_content_that_have_the_same_revision_do_not_share_measure
         assert two.content != four.content
 
 
-def test_the_batch_size_of_an_entry_holds_whatever_the_engine_says(session: Callable[..., Evaluator]) -> None:
-    sizes = []
-
-    class Counting(Die):
-        is_tried, rereads = True, False
-
-        def score(self, requests: Sequence[Request]) -> list[Any]:
-            sizes.append(len(requests))
-            return super().score(requests)
-
-    def plain(model: Model) -> Model:
-        return Model(model.name, lambda: Counting(2), content=model.content)
-
-    perplexity(session(_Engine(change=plain)), "two", "text", PROTOCOL)
-    assert set(sizes) == {1}
-
-
 class _Fragile(Dice):
     """A die that cannot be loaded until its file says how many sides; notes which entries it loads."""
 
@@ -103,7 +84,7 @@ class _Fragile(Dice):
         self.loaded: list[str] = []
         self._error = error
 
-    def describe(self, entry: Entry) -> Model:
+    def describe(self, entry: ModelEntry) -> Model:
         model = super().describe(entry)
 
         def open_() -> Runner:
@@ -124,17 +105,9 @@ def test_a_model_that_cannot_be_loaded_is_loaded_once_in_a_session_until_its_fil
         for window in (8, 4, 2):
             expected = rf"^model '{name}': its engine cannot load it: KeyError: 'sides' \(.*\.py:\d+\)$"
             with pytest.raises(ModelError, match=expected):
-                perplexity(evaluator, name, "text", Protocol(max_length=window))
+                perplexity(evaluator, name, "text", WindowProtocol(max_length=window))
     assert engine.loaded == ["two", "two-revised"]
 
     (tmp_path / "2.json").write_text('{"sides": 2}')
     assert perplexity(evaluator, "two", "text", PROTOCOL) == pytest.approx(2)
     assert engine.loaded == ["two", "two-revised", "two"]
-
-
-def test_a_model_is_loaded_again_where_memory_or_a_server_was_missing(session: Callable[..., Evaluator]) -> None:
-    evaluator = session(engine := _Fragile(EngineError("model 'two': no memory to load it")))
-    for _ in range(2):
-        with pytest.raises(EngineError, match="no memory to load it"):
-            perplexity(evaluator, "two", "text", PROTOCOL)
-    assert engine.loaded == ["two", "two"]

@@ -2,7 +2,6 @@
 
 import json
 import math
-import time
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,13 +9,13 @@ import pytest
 
 from pytest_lmgate.cache.files import read_sealed
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry, Store
+from pytest_lmgate.cache.store import Store, StoredResult
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.decoding import parse_fixture_call
-from pytest_lmgate.settings.requests import Protocol, Unit
+from pytest_lmgate.settings.gate_options import Unit, WindowProtocol
 from tests.measure.entries import entry, perplexity, write_rows
 
-PROTOCOL = Protocol(max_length=16, stride=8)
+PROTOCOL = WindowProtocol(max_length=16, stride=8)
 UNITS = get_args(Unit)
 
 
@@ -24,7 +23,7 @@ def _entries(workplace: Any, suffix: str = ".lmgate") -> list[Path]:
     return list((workplace.folder / ".lmgate_cache").glob(f"token-nll/*/*{suffix}"))
 
 
-def _measure(session: Any, model: Any = "float", dataset: Any = "text", protocol: Protocol = PROTOCOL) -> Score:
+def _measure(session: Any, model: Any = "float", dataset: Any = "text", protocol: WindowProtocol = PROTOCOL) -> Score:
     return perplexity(session.evaluator, model, dataset, protocol)
 
 
@@ -56,10 +55,10 @@ def test_the_second_time_it_is_found_in_this_session_and_in_the_next(workplace: 
 def test_units_and_averages_need_no_model(workplace: Any, loads: list[str]) -> None:
     _measure(workplace.session())
     session = workplace.session()
-    scores = {unit: _measure(session, protocol=Protocol(max_length=16, stride=8, unit=unit)) for unit in UNITS}
-    window = _measure(session, protocol=Protocol(max_length=16, stride=8, average="window"))
+    scores = {unit: _measure(session, protocol=WindowProtocol(max_length=16, stride=8, unit=unit)) for unit in UNITS}
+    window = _measure(session, protocol=WindowProtocol(max_length=16, stride=8, average="window"))
     bpb = perplexity(
-        session.evaluator, "float", "text", Protocol(max_length=16, stride=8, unit="bits_per_byte"), metric="bpb"
+        session.evaluator, "float", "text", WindowProtocol(max_length=16, stride=8, unit="bits_per_byte"), metric="bpb"
     )
     assert loads == ["float"]
     assert all(lookup.hit for lookup in session.evaluator.measurements.lookups)
@@ -74,34 +73,12 @@ def test_units_and_averages_need_no_model(workplace: Any, loads: list[str]) -> N
     assert (bpb, bpb.metric) == (scores["bits_per_byte"], "bpb")
 
 
-def test_the_same_windows_under_two_names_are_one_measurement(workplace: Any, loads: list[str]) -> None:
-    session = workplace.session()
-    disjoint = _measure(session, protocol=Protocol("disjoint", max_length=16))
-    sliding = _measure(session, protocol=Protocol(max_length=16, stride=16))
-    default = _measure(session, protocol=Protocol())
-    spelled_out = _measure(session, protocol=Protocol(max_length=32, stride=16))
-    assert [disjoint.cached, sliding.cached, default.cached, spelled_out.cached] == [False, True, False, True]
-    assert disjoint == sliding
-    assert default == spelled_out
-    assert loads == ["float"]
-
-
 def test_the_result_does_not_depend_on_what_is_not_in_its_address(workplace: Any) -> None:
     first = _measure(workplace.session())
     entry(workplace, "float", section="models", batch_size=3)
     other = _measure(workplace.session(cache=workplace.folder / "elsewhere"))
     assert other.fingerprint == first.fingerprint
     assert other == pytest.approx(first, rel=1e-6)
-
-
-def test_refresh_measures_again_what_a_machine_with_a_fast_clock_measured(
-    workplace: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = time.time()
-    monkeypatch.setattr("pytest_lmgate.measure.lookup.time.time", lambda: now + 1e6)
-    _measure(workplace.session())
-    monkeypatch.undo()
-    assert not _measure(workplace.session(refresh=True)).cached
 
 
 def test_a_well_sealed_entry_without_its_arrays_is_measured_again_with_a_warning(
@@ -112,7 +89,7 @@ def test_a_well_sealed_entry_without_its_arrays_is_measured_again_with_a_warning
     body = read_sealed(entry)
     header = json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])
     fingerprint = Fingerprint.parse(header["__metadata__"]["fingerprint"])
-    Store(workplace.folder / ".lmgate_cache", print).put(fingerprint, Entry({}, {}))
+    Store(workplace.folder / ".lmgate_cache", print).put(fingerprint, StoredResult({}, {}))
     session = workplace.session()
     second = _measure(session)
     assert (second, second.cached) == (first, False)

@@ -1,8 +1,6 @@
 """Models that the user made: identified by their content, measured as they are, left as they were."""
 
-import gc
 import math
-import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +12,11 @@ from torch import nn
 import pytest_lmgate as lmgate
 from pytest_lmgate.errors import ProtocolError
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from tests.measure.conftest import ALPHABET, TEXT, make_model, make_tokenizer
 from tests.measure.entries import perplexity
 
-PROTOCOL = Protocol(max_length=16, stride=8)
+PROTOCOL = WindowProtocol(max_length=16, stride=8)
 
 
 def _measure(session: Any, model: Any, tokenizer: Any = None, dataset: Any = (TEXT,)) -> Score:
@@ -69,22 +67,6 @@ def test_a_model_with_code_of_the_users_is_measured_each_time_and_not_kept(
     assert session.evaluator.measurements.lookups[0].changed == (f"not kept: {reason}",)
 
 
-def test_gates_of_one_test_share_a_measurement_that_is_not_kept(workplace: Any) -> None:
-    evaluator = workplace.session().evaluator
-    model, tokenizer = make_model(), make_tokenizer()
-    _hook(model)
-    evaluator.forget(share=True)
-    found = [perplexity(evaluator, (model, tokenizer), [TEXT], PROTOCOL) for _ in range(2)]
-    assert [score.cached for score in found] == [False, True]
-    evaluator.forget(share=True)
-    assert not perplexity(evaluator, (model, tokenizer), [TEXT], PROTOCOL).cached
-    gone = weakref.ref(model)
-    del model
-    evaluator.forget()
-    gc.collect()
-    assert gone() is None
-
-
 def test_a_revision_keeps_the_measurements_of_a_model_with_code_of_the_users(workplace: Any) -> None:
     def measured(revision: str, change: Callable[[Any], None] = _hook) -> Score:
         model = make_model()
@@ -129,4 +111,4 @@ def test_any_module_that_gives_logits_can_be_measured(workplace: Any) -> None:
     assert sure == pytest.approx(1 + len(ALPHABET) / math.exp(3), rel=1e-6)
     assert not sure.cached
     with pytest.raises(ProtocolError, match="has no context length"):
-        perplexity(session.evaluator, (_Counter(0.0), make_tokenizer()), ["abc"], Protocol())
+        perplexity(session.evaluator, (_Counter(0.0), make_tokenizer()), ["abc"], WindowProtocol())

@@ -18,9 +18,9 @@ from pytest_lmgate.measure.targets import tags_of
 from pytest_lmgate.settings.decoding import REQUESTS, TEXTS, flat_fields, parse_fixture_call
 from pytest_lmgate.settings.entries import DatasetSpec, ModelSpec, ProjectSpec, Sample
 from pytest_lmgate.settings.file import Project
+from pytest_lmgate.settings.gate_options import PROTOCOL_RULES, GenerationRequest
 from pytest_lmgate.settings.gates import LimitGate
 from pytest_lmgate.settings.metrics import FIXTURES
-from pytest_lmgate.settings.requests import PROTOCOL_RULES, GenerationRequest
 from pytest_lmgate.settings.session import Options
 from tests.end_to_end.writers import CONTEXT, models_that_write
 from tests.engines.fair_die import Dice

@@ -11,14 +11,13 @@ import pytest
 from pytest_lmgate.engines.base import Model, Runner
 from pytest_lmgate.engines.transformers import loading
 from pytest_lmgate.engines.transformers.loading import LoadedModel
-from pytest_lmgate.errors import ModelError
 from pytest_lmgate.measure import lookup as pool
 from pytest_lmgate.measure.lookup import ModelPool
-from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.windows.tokens import TokenizerFacts
 from tests.measure.entries import perplexity
 
-PROTOCOL = Protocol(max_length=16, stride=8)
+PROTOCOL = WindowProtocol(max_length=16, stride=8)
 
 
 class _Weights(Runner):
@@ -64,13 +63,6 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> _Memory:
     return memory
 
 
-def test_models_that_fit_stay_side_by_side_and_are_loaded_once(memory: _Memory) -> None:
-    for name in ("a", "b", "a", "b"):
-        assert memory.get(name, 30) is memory.get(name, 30)
-    assert memory.loaded == ["a", "b"]
-    assert memory.present() == ["a", "b"]
-
-
 def test_the_one_unused_for_longest_goes_first_and_no_more_than_needed(memory: _Memory) -> None:
     for name in ("a", "b", "c"):
         memory.get(name, 20)  # needs 40 free: 100, 80, 60
@@ -90,17 +82,6 @@ def test_a_large_model_drives_out_all_others_and_is_loaded_even_if_it_seems_too_
     memory.get("large", 90)
     assert memory.present() == ["large"]
     assert len(memory.pool) == 1
-
-
-def test_a_model_that_cannot_be_loaded_leaves_no_trace(memory: _Memory) -> None:
-    def fail() -> Runner:
-        raise OSError("no such file")
-
-    with pytest.raises(ModelError, match="'a': its engine cannot load it: OSError: no such file"):
-        memory.pool.get("a", Model("a", fail, weight_bytes=1))
-    assert len(memory.pool) == 0
-    memory.get("a", 1)
-    assert memory.loaded == ["a"]
 
 
 def test_a_third_model_drives_out_neither_of_two_that_it_has_to_stand_next_to(memory: _Memory) -> None:

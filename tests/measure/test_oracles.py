@@ -16,7 +16,7 @@ from pytest_lmgate.measure.measurement import counted
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.entries import DatasetSpec
-from pytest_lmgate.settings.requests import Protocol, Windowing
+from pytest_lmgate.settings.gate_options import Windowing, WindowProtocol
 from pytest_lmgate.windows.protocols import plan_windows, tokenize
 from pytest_lmgate.windows.tokens import Streams
 from tests.engines.transformers.measuring import load, measure_nll
@@ -75,17 +75,17 @@ def whole_sizes(streams: Streams) -> Floats:
     return np.array([(each.words, each.chars, each.utf8_bytes) for each in streams.sizes], dtype=np.float64)
 
 
-def expected_entry(entry: str, context: int) -> tuple[str, Protocol]:
+def expected_entry(entry: str, context: int) -> tuple[str, WindowProtocol]:
     """The entry's name in the table, and the protocol that it is the figure of."""
     name, _, overlap = entry.partition(" ")
     if name == "sliding":
         stride = context // int(overlap)
-        return f"sliding max_length={context} stride={stride}", Protocol(stride=stride)
+        return f"sliding max_length={context} stride={stride}", WindowProtocol(stride=stride)
     if name == "lm-eval":
-        return name, Protocol(name)
+        return name, WindowProtocol(name)
     if name == "llama.cpp":
-        return f"llama.cpp n_ctx={context}", Protocol(name, max_length=context)
-    return f"{name} max_length={context // 2}", Protocol(name, max_length=context // 2)
+        return f"llama.cpp n_ctx={context}", WindowProtocol(name, max_length=context)
+    return f"{name} max_length={context // 2}", WindowProtocol(name, max_length=context // 2)
 
 
 # The quickest model shows all protocols. That any overlap is the published loop's is in tests/windows.

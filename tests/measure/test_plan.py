@@ -82,17 +82,6 @@ def test_interrupted_texts_say_how_many_are_written(project: Any, monkeypatch: p
     assert planned.protocol == "max_new_tokens:5|num_beams:1"
 
 
-def test_a_measurement_that_is_never_kept_says_why(project: Any) -> None:
-    (project.folder / "models" / "float" / "modeling_own.py").write_text("import torch\n")
-    entry(project, "float", section="models", trust_remote_code=True)
-    plan = Plan(project.folder / ".lmgate_cache")
-    plan.add(project.session().evaluator, parse_fixture_call("ppl_of", ("float", "text"), {}))
-    (planned,) = plan.measurements
-    assert not planned.is_cached
-    why = "it runs code of its own (modeling_own.py), whose imports are not part of the cache key"
-    assert planned.why == (f"not kept: {why}",)
-
-
 def _tokens(folder: Path) -> int:
     (found,) = find_entries(folder)
     return int(found.facts["tokens"])

@@ -13,8 +13,8 @@ from pytest_lmgate.cache.files import read_sealed, write_sealed
 from pytest_lmgate.engines.transformers import runner
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.measure import scoring
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.settings.gates import EvaluationSpec
-from pytest_lmgate.settings.requests import Protocol
 from pytest_lmgate.settings.session import CacheKey
 from tests.models.looking_ahead import LookingAhead
 
@@ -42,7 +42,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def measure(session: Any, dataset: str = "text", model: str = "float", **how: Any) -> Any:
-    return session.evaluator.evaluate(EvaluationSpec("ppl", model, dataset, Protocol(max_length=30, **how)))
+    return session.evaluator.evaluate(EvaluationSpec("ppl", model, dataset, WindowProtocol(max_length=30, **how)))
 
 
 def proof(workplace: Any) -> Path:

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
-from pytest_lmgate.errors import ConfigError, EngineError, ModelError, NonFiniteError
+from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.decoding import parse_fixture_call
-from tests.engines.fair_die import Dice
-from tests.measure.conftest import ALPHABET, CONTEXT, make_model, make_tokenizer
+from tests.measure.conftest import ALPHABET, make_model, make_tokenizer
 from tests.measure.entries import entry, write_rows
 
 EXAMPLE = Path(__file__).parents[2] / "example_project"
@@ -80,18 +79,6 @@ def test_a_text_ends_with_its_end_token_which_counts(many: Any) -> None:
     assert not any(end in ids[begin:-1] for ids, begin in zip(texts, written.prompt_tokens, strict=True))
 
 
-def test_the_reference_writes_once_for_all_its_candidates(many: Any, loads: list[str]) -> None:
-    first = sampled(many.session())
-    assert not first.cached
-    other = many.session()
-    assert not sampled(other, "half").cached
-    assert loads == ["float", "other", "half"]
-    again = sampled(many.session())
-    assert (float(again), again.cached) == (float(first), True)
-    assert loads[3:] == []
-    assert not sampled(many.session(), max_new_tokens=NEW - 1).cached
-
-
 def test_a_model_does_not_diverge_from_itself(many: Any) -> None:
     session = many.session()
     assert sampled(session, "float") == 0
@@ -99,18 +86,6 @@ def test_a_model_does_not_diverge_from_itself(many: Any) -> None:
     assert 0 <= score < 1e-9
     assert score.details["lambda"] == 1
     assert score.details["largest |log q - log p|"] < 1e-4
-
-
-@pytest.mark.parametrize("data", ["text", ["the cat", "a dog ran."]])
-def test_prompts_are_beginnings_of_texts(many: Any, data: Any) -> None:
-    written, texts = texts_of(many.session(), "float", data)
-    prompts = [ids[:begin].tolist() for ids, begin in zip(texts, written.prompt_tokens, strict=True)]
-    begun = data
-    if data == "text":  # parts of one text, as long as a prompt and a continuation
-        whole = (many.folder / "data" / "text.txt").read_text()
-        begun = [whole[at : at + CONTEXT - NEW] for at in range(0, len(whole), CONTEXT)]
-    assert prompts == make_tokenizer()(begun)["input_ids"]
-    assert (written.row_targets is None) == (data == "text")
 
 
 def weather(change: Callable[[Any], None] = lambda _: None) -> tuple[Any, Any]:
@@ -182,14 +157,6 @@ def test_a_token_that_the_candidate_rules_out_is_an_error_that_names_it(many: An
         sampled(many.session(), (model, make_tokenizer()))
 
 
-def test_another_vocabulary_is_an_error(many: Any) -> None:
-    file = many.folder / "models" / "other" / "tokenizer.json"
-    renamed = file.read_text().replace('"x"', '"X"')
-    file.write_text(renamed)
-    with pytest.raises(ModelError, match=r"is 'X' in one and 'x' in the other.*bpb_max"):
-        sampled(many.session())
-
-
 def test_a_tokenizer_that_makes_other_tokens_of_the_same_vocabulary_is_an_error(many: Any) -> None:
     file = many.folder / "models" / "other" / "tokenizer.json"
     tokenizer = json.loads(file.read_text())
@@ -201,40 +168,11 @@ def test_a_tokenizer_that_makes_other_tokens_of_the_same_vocabulary_is_an_error(
             measured(many.session(), "kl_of", "other", "float", "many", **how)
 
 
-def test_a_damaged_candidate_is_named_alone(many: Any) -> None:
-    model = make_model(seed=1)
-    model.model.norm.weight.data.fill_(math.nan)
-    with pytest.raises(NonFiniteError, match="model 'in-memory LlamaForCausalLM': NaN"):
-        sampled(many.session(), (model, make_tokenizer()))
-
-
 def test_a_shorter_context_is_an_error(many: Any) -> None:
     config = many.folder / "models" / "other" / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 16}))
     with pytest.raises(ModelError, match=r"model 'other' reads 16 tokens.*lower max_new_tokens"):
         sampled(many.session())
-
-
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"max_new_tokens": 5}, {"estimator": "sampled", "statistic": "p99"}, {"estimator": "sampled", "stride": 4},
-        {"estimator": "drawn"},
-    ],
-)  # fmt: skip
-def test_arguments_of_the_other_estimator_are_refused(how: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="estimator"):
-        parse_fixture_call("kl_of", ("other", "float", "text"), how)
-
-
-def test_an_engine_without_distributions_is_told_of_the_other_estimator(many: Any) -> None:
-    (many.folder / "four.json").write_text('{"sides": 4}')
-    entry(many, "die", section="models", backend="fair-die", path="four.json")
-    evaluator = dataclasses.replace(many.session().evaluator, users_backends={"fair-die": Dice()})
-    with pytest.raises(ModelError, match="estimator='sampled' needs none"):
-        evaluator.evaluate(parse_fixture_call("kl_of", ("die", "float", "many"), {}))
-    with pytest.raises(ModelError, match="does not give the tokens that it draws"):
-        evaluator.evaluate(parse_fixture_call("self_kl_of", ("die", "many"), {}))
 
 
 @pytest.mark.parametrize(
@@ -244,18 +182,3 @@ def test_what_an_engine_draws_is_checked(many: Any, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(TransformersRunner, "sample", lambda _, prompts, __: [drawn] * len(prompts))
     with pytest.raises(EngineError, match=r"model 'float': expected .* that it draws"):
         measured(many.session(), "self_kl_of", "float", "many")
-
-
-@pytest.mark.parametrize("chat", [False, True])
-def test_a_datasets_own_prompts_are_what_texts_go_on_from(many: Any, chat: bool) -> None:
-    rows: list[dict[str, Any]] = [{"q": "the cat", "a": "sat"}, {"q": "a dog", "a": "ran"}]
-    if chat:
-        rows = [{**row, "q": [{"role": "user", "content": row["q"]}]} for row in rows]
-        template = "{% for each in messages %}{{ each['content'] }}{% endfor %}"
-        path = many.folder / "models" / "float" / "tokenizer_config.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))
-    keys = {"messages" if chat else "source": "q"}
-    entry(many, "asked", path=write_rows(many, "asked", rows), references="a", **keys)
-    written, texts = texts_of(many.session(), "float", "asked")
-    prompts = [ids[:begin].tolist() for ids, begin in zip(texts, written.prompt_tokens, strict=True)]
-    assert prompts == make_tokenizer()(["the cat", "a dog"])["input_ids"]

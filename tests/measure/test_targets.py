@@ -11,8 +11,8 @@ import pytest
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.targets import Targets, tags_of, targets_of
 from pytest_lmgate.settings.file import load_project
+from pytest_lmgate.settings.gate_options import MaskedRequest, WindowProtocol
 from pytest_lmgate.settings.gates import EvaluationSpec
-from pytest_lmgate.settings.requests import DivergenceRequest, MaskedRequest, Protocol
 from pytest_lmgate.settings.session import Options
 from tests.end_to_end.writers import write_rows, writing_project
 from tests.measure.conftest import ROWS, TEXT
@@ -34,7 +34,7 @@ def spelled(found: Targets) -> list[str]:
 
 
 def causal(dataset: str = "text", **how: Any) -> EvaluationSpec:
-    return EvaluationSpec("ppl", "float", dataset, Protocol(**how))
+    return EvaluationSpec("ppl", "float", dataset, WindowProtocol(**how))
 
 
 def test_every_target_of_a_sliding_window_is_found_in_the_text(workplace: Any, loads: list[str]) -> None:
@@ -44,15 +44,6 @@ def test_every_target_of_a_sliding_window_is_found_in_the_text(workplace: Any, l
     session = workplace.session()  # from the cache
     assert targets(session, causal(max_length=16, stride=8)).loss.tolist() == found.loss.tolist()
     assert loads == ["float"]
-
-
-@pytest.mark.parametrize("protocol", ["document", "lm-eval"])
-def test_documents_are_the_rows_that_are_not_blank(workplace: Any, protocol: str) -> None:
-    found = targets(workplace.session(), causal("rows", name=protocol, max_length=16))
-    assert list(found.rows) == [0, 1, 3]
-    first = 1 if protocol == "document" else 0  # which lm-eval scores too, after a BOS
-    assert "".join(spelled(found)) == "".join(row[first:] for row in ROWS if row)
-    assert found.texts == ROWS
 
 
 @pytest.mark.parametrize("protocol", ["gptq", "bos-chunks", "llama.cpp", "disjoint"])
@@ -66,17 +57,6 @@ def test_of_joined_rows_each_row_knows_its_targets(workplace: Any, protocol: str
         within = f"{found.texts[found.rows[row]]}\n\n"
         letters = iter(within)
         assert all(letter in letters for letter in words), (words, within)  # in order, some left out at borders
-
-
-def test_the_divergence_has_the_same_places_as_the_perplexity(workplace: Any) -> None:
-    session = workplace.session()
-    how = DivergenceRequest(reference="half", protocol=Protocol(max_length=16, stride=8))
-    found = targets(session, EvaluationSpec("kl", "float", "text", how))
-    assert "".join(spelled(found)) == TEXT[1:]
-    assert (found.loss >= 0).all()
-    top1 = EvaluationSpec("top1", "float", "text", how)
-    session.evaluator.evaluate(top1)
-    assert targets_of(session.evaluator, top1, {}) is None
 
 
 def test_what_was_not_evaluated_has_no_targets(workplace: Any, loads: list[str]) -> None:
@@ -125,7 +105,7 @@ def test_masked_targets_are_found_in_the_pieces_of_their_rows(writers: Evaluator
 
 
 def test_the_targets_of_an_encoder_decoder_are_those_of_its_references(writers: Evaluator) -> None:
-    what = EvaluationSpec("ppl", "translator", "counting", Protocol())
+    what = EvaluationSpec("ppl", "translator", "counting", WindowProtocol())
     writers.evaluate(what)
     found = targets_of(writers, what, {})
     assert found.places is not None

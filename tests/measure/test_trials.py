@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.engines.base import Batching, OutOfMemory, Runner
 from pytest_lmgate.errors import EngineError, LmgateError, ModelError, UnreliableError
 from pytest_lmgate.measure.loop import Job
@@ -137,17 +137,6 @@ def test_numbers_that_cannot_be_likelihoods_are_refused(answer: Callable[[Floats
         scored(Answering(answer))
 
 
-@pytest.mark.parametrize(
-    ("found", "message"),
-    [(None, "expected a list of arrays of NLLs, got NoneType"), ("text", "expected a list of arrays of NLLs, got str")],
-)
-def test_something_else_than_a_list_is_refused(found: Any, message: str) -> None:
-    runner = Mixing()
-    runner.score = lambda requests: found  # type: ignore[method-assign]
-    with pytest.raises(EngineError, match=f"model 'm': {message}"):
-        scored(runner)
-
-
 class Recalling(Mixing):
     """Keeps the blocks of tokens that it has read, and answers what begins with them as told, as a server does.
 
@@ -194,22 +183,13 @@ def read_again(runner: Runner, length: int = 700, **job: Any) -> Any:
 def test_numbers_that_an_engine_gives_wrongly_from_what_it_has_read_are_refused_and_not_kept(
     fault: str, block: int
 ) -> None:
-    runner, kept = Recalling(block, STALE[fault]), list[Entry]()
+    runner, kept = Recalling(block, STALE[fault]), list[StoredResult]()
     for _ in range(2):  # the second time it has read all of the dataset, and what was read of the trial before
         with pytest.raises(UnreliableError, match="model 'm': the likelihoods of one text changed by"):
             read_again(runner, keep=kept.append)
-        assert kept.pop() == Entry({})
+        assert kept.pop() == StoredResult({})
     runner.rereads = False
     assert read_again(runner).nll.min() >= 0, "nothing else sees it"
-
-
-def test_blocks_that_are_longer_than_what_is_read_change_nothing_and_an_honest_cache_is_accepted() -> None:
-    expected = read_again(Mixing()).nll
-    for runner in (Recalling(48, lambda own, last: own), Recalling(700, STALE["zeros"])):
-        assert read_again(runner).nll == pytest.approx(expected)
-        assert read_again(runner).nll == pytest.approx(expected)
-    noise = np.random.default_rng(4)
-    read_again(Recalling(48, lambda own, last: np.abs(own + noise.normal(scale=0.1, size=len(own)))))
 
 
 def test_an_engine_that_takes_no_tokens_but_the_datasets_reads_these_again() -> None:

@@ -54,13 +54,6 @@ def test_accuracy_is_the_share_of_rows_answered_right_whatever_their_choices() -
     assert score.signature == "s"
 
 
-def test_every_variant_is_in_the_details() -> None:
-    for variant, value in {"acc": 1.0, "acc_norm": 0.5, "acc_bytes": 0.5}.items():
-        score = accuracy(statistics((UNEQUAL, 0), ([(-1.0, "a"), (-2.0, "b")], 0)), signature="s", variant=variant)
-        assert score == value
-        assert score.details == {"acc": 1.0, "acc_norm": 0.5, "acc_bytes": 0.5}
-
-
 def _rows(right: list[bool]) -> ChoiceStatistics:
     return statistics(*(([(-1.0, "a"), (-2.0, "b")], 0 if each else 1) for each in right))
 
@@ -84,11 +77,6 @@ def test_rows_of_one_cluster_count_as_one() -> None:
     alone = accuracy(_rows(right), signature="s")
     assert paired == alone
     assert paired.stderr == pytest.approx(alone.stderr)
-
-
-def test_one_row_has_no_noise_to_tell() -> None:
-    score = accuracy(_rows([True]), signature="s")
-    assert (float(score), score.stderr, score.interval) == (1.0, None, None)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -1,7 +1,6 @@
 """ROUGE: rows, worked examples, counting in the plainest way, tokens of every script, and both dialects of Porter."""
 
 import re
-import sys
 import unicodedata
 from collections import Counter
 from itertools import combinations
@@ -66,21 +65,6 @@ def test_average_pools_the_counts_of_all_references(convention):
     assert rows.precision[0] == 3 / 8
     assert rows.recall[0] == pytest.approx(3 / 7, abs=5e-6)
     assert rows.chosen.tolist() == [-1]
-
-
-def test_program_has_one_l():
-    texts = ["a b c\nd e", "c d\ne a"]
-    one, other = (
-        rouge_rows(texts[:1], [texts[1:]], variant=variant, convention="rouge-1.5.5")
-        for variant in ("rougeL", "rougeLsum")
-    )
-    assert one.mean() == other.mean()
-
-
-def test_tokenizer_defaults_to_the_conventions_own():
-    assert "|tokenizer:unicode|" in rouge().signature
-    assert "|tokenizer:rouge-1.5.5|" in rouge(convention="rouge-1.5.5").signature
-    assert "|tokenizer:unicode|" in rouge(convention="rouge-1.5.5", tokenizer="unicode").signature
 
 
 def test_signature_names_everything():
@@ -201,14 +185,6 @@ def test_identical_texts_score_exactly_one_in_any_script(variant, text):
     assert tuple(rouge_rows([text], [[text]], variant=variant).mean()) == (1.0, 1.0, 1.0)
 
 
-def test_korean_word_order_pair_is_zero_in_pairs_and_above_zero_with_unigrams():
-    candidate, reference = "던졌다 공을, 류현진이.", "류현진이 공을 던졌다."
-    assert f1(candidate, reference, variant="rougeS") == 0
-    assert f1(candidate, reference, variant="rougeSU") == pytest.approx(3 / 6)
-    assert f1(candidate, reference, variant="rougeSU", convention="rouge-1.5.5", tokenizer="unicode") > 0
-    assert f1(candidate, reference, variant="rouge1") == 1
-
-
 def test_l_is_of_the_whole_text_and_lsum_of_its_sentences():
     assert f1("a b\nc d", "c d\na b", variant="rougeL") == 2 / 4
     assert f1("a b\nc d", "c d\na b", variant="rougeLsum") == 1
@@ -286,17 +262,6 @@ def test_unicode_equals_rouge_score_on_ascii(text):
 @given(st.text())
 def test_canonically_equivalent_texts_have_equal_tokens(text):
     assert unicode_tokens(unicodedata.normalize("NFD", text)) == unicode_tokens(unicodedata.normalize("NFC", text))
-
-
-def test_no_letter_or_digit_is_lost_and_nothing_else_is_a_token():
-    for code in range(sys.maxunicode + 1):
-        character = chr(code)
-        tokens = unicode_tokens(f"!{character}!")
-        kind = unicodedata.category(character)
-        if kind[0] not in "LN" and kind != "Cn" and unicodedata.category(character.lower()[0])[0] not in "LN":
-            assert tokens == [], hex(code)
-        elif kind[0] in "LN" and not unicodedata.name(character, "").startswith(("HANGUL", "HALFWIDTH HANGUL FILLER")):
-            assert len("".join(tokens)) >= 1, hex(code)
 
 
 def test_program_lower_cases_ascii_alone():

@@ -75,8 +75,3 @@ def test_a_score_shows_its_interval_and_where_it_comes_from() -> None:
     assert str(placed) == "12.25"
     assert (placed.fingerprint, placed.seconds, placed.details) == ("ab", 1.5, {"df": 7.0})
     assert SCORE.model == ""
-
-
-@pytest.mark.parametrize(("value", "finite"), [(1.0, True), (math.nan, False), (math.inf, False)])
-def test_a_score_knows_whether_it_can_be_judged(value: float, finite: bool) -> None:
-    assert Score(value, metric="ppl", n=1, signature="").is_finite is finite

@@ -1,9 +1,7 @@
 """The table of metrics: each row says what its scorer does, and what derives from the rows agrees with them."""
 
 import inspect
-import re
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,16 +21,6 @@ OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 OTHERWISE = {("rouge", "variant"): "rouge2"}
 NEEDS = {"smooth_value": {"smooth_method": "floor"}}
-# The page of docs/ that has a metric's marker, by what its measurement keeps.
-PAGES = {
-    "likelihoods": "configuration",
-    "pseudo-likelihoods": "choices",
-    "choices": "choices",
-    "divergences": "divergence",
-    "self-divergences": "divergence",
-    "texts": "texts",
-}
-HERE = Path(__file__).parents[2]
 
 
 def scorer(row: Metric) -> Any:
@@ -56,16 +44,6 @@ def test_another_value_of_an_option_is_another_signature(row: Metric, option: st
     before, after = row.scorer()(**needed), row.scorer()(**needed, **{option: value})
     # The steps of an extraction are part of the score's signature.
     assert (after.signature, after.extraction) != (before.signature, before.extraction)
-
-
-@pytest.mark.parametrize("marker", MARKERS)
-def test_every_marker_is_on_the_page_of_its_kind(marker: str) -> None:
-    row = MARKERS[marker]
-    page = (HERE / "docs" / f"{PAGES[row.measures]}.md").read_text(encoding="utf-8")
-    assert re.search(rf"\b{marker}\b", page)
-    if row.measures == "texts":
-        (written,) = re.findall(rf"(?m)^\| .*\b{marker}\b.*$", page)
-        assert set(row.options) <= set(re.findall(r"\w+", written))
 
 
 @pytest.mark.parametrize("row", [row for row in METRICS.values() if row.options], ids=lambda row: row.name)

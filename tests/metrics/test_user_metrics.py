@@ -1,8 +1,6 @@
 """Metrics that users write: what they may do, and what is said of those that are wrong."""
 
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,6 @@ from pytest_lmgate.metrics.texts import (
     TextMetric,
     collected_metrics,
     found_metric,
-    row_scores,
     text_score,
 )
 
@@ -75,12 +72,6 @@ def test_a_users_value_need_not_be_a_mean() -> None:
     assert [found.row for found in score.details["worst"]] == [2, 0, 1]
 
 
-def test_a_row_may_have_a_score_of_its_own_kind() -> None:
-    metric = _metric(row_value=lambda sums: 10 * sums[0])
-    statistics = np.array(metric.statistics(OUTPUTS, None, ROWS))
-    np.testing.assert_array_equal(row_scores(metric, statistics), [10, 10, 0])
-
-
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
@@ -131,26 +122,10 @@ def test_a_value_that_is_no_number_is_told_by_metric_and_function(field: str, re
         text_score(metric, OUTPUTS, None, rows=ROWS)
 
 
-@pytest.mark.parametrize("returned", [np.float32(0.5), np.array(0.5), Fraction(1, 2), Decimal("0.5")])
-def test_a_value_may_be_any_kind_of_real_number(returned: Any) -> None:
-    assert text_score(_metric(value=lambda sums: returned), OUTPUTS, None, rows=ROWS) == 0.5
-
-
-def test_a_value_that_is_no_number_for_one_resample_is_told_too() -> None:
-    metric = _metric(value=lambda sums: 0.5 if sums[0] < 4 else None)  # rows[1] has the one, rows[0] the other
-    with pytest.raises(MetricInputError, match="expected a finite value for every resample of the rows, got nan"):
-        text_score(metric, ["sun wind", "no", ""], None, rows=ROWS)
-
-
 @pytest.mark.parametrize("returned", [None, 0.5, [("a", 1)], {1: 2}])
 def test_details_that_are_no_mapping_from_names_are_told_by_metric(returned: object) -> None:
     with pytest.raises(MetricInputError, match="'keyword_recall': expected its details to be a mapping"):
         text_score(_metric(details=lambda sums: returned), OUTPUTS, None, rows=ROWS)
-
-
-def test_references_that_a_metric_does_not_need_may_be_there() -> None:
-    score = text_score(_metric(), OUTPUTS, [["a"], [], ["b", "c"]], rows=ROWS)
-    assert score.signature == "keyword_recall|nrefs:var|v:1"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pytest_lmgate.engines.tokenizers import quiet
 from pytest_lmgate.engines.transformers.loading import LoadedModel
-from pytest_lmgate.settings.requests import Windowing
+from pytest_lmgate.settings.gate_options import Windowing
 from pytest_lmgate.windows.protocols import WindowPlan, plan_windows
 from pytest_lmgate.windows.tokens import Streams
 from tests.models.tiny import word_level

@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# Targets that end in "install-broken" and so on are those of legs.
+# Each leg with its environment: two share one.
 MAKEFILE = """
 legs:
-\t@echo quick broken wrong slow
-install lint example docs install-quick install-wrong install-slow test-quick:
+\t@printf "%s\\n" "quick shared" "wrong shared" "broken lacking" "slow last"
+install lint example docs install-last test-quick:
 \t@true
+install-shared:
+\t@echo "installed once"
 test:
 \t@echo "=== 5 passed in 1.0s ==="
-install-broken test-wrong:
+install-lacking test-wrong:
 \t@exit 1
 test-broken:
 \t@echo "tested without an environment"
@@ -51,9 +53,10 @@ def test_a_leg_that_is_wrong_or_cannot_be_installed_fails_the_run(clone: Path) -
     status, printed, errors = run(clone, *without("slow"))
     assert status == 1
     assert [line for line in errors if line.startswith("failed: ")] == [
-        "failed: test-broken: its environment cannot be installed",
         "failed: test-wrong: it ended with an error",
+        "failed: test-broken: its environment cannot be installed",
     ]
+    assert printed.count("installed once") == 1
     assert "tested without" not in printed
     assert printed.splitlines()[-1] == "=== 5 passed in 1.0s ==="
 

@@ -11,7 +11,6 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScheduling
 
-from pytest_lmgate.errors import LmgateError
 from pytest_lmgate.plugin.ledger import Ledger
 from pytest_lmgate.plugin.xdist import by_model, groups_of, to_builtins
 
@@ -137,31 +136,6 @@ def test_tests_without_gates_are_sent_as_xdist_sends_them(config: pytest.Config)
     assert [worker.queue for worker in Session(config, {}, tests, 3).workers] == [worker.queue for worker in workers]
 
 
-def test_two_models_are_measured_by_two_workers_although_their_gates_alternate(config: pytest.Config) -> None:
-    tests = [f"test_{number}" for number in range(12)]
-    session = Session(config, {test: [("red", "blue")[number % 2]] for number, test in enumerate(tests)}, tests, 3)
-    session.run(random.Random(0))
-    assert sorted(sorted(worker.ran) for worker in session.gone) == [[], [*range(0, 12, 2)], [*range(1, 12, 2)]]
-
-
-def test_three_models_are_loaded_by_three_workers(config: pytest.Config) -> None:
-    tests = [f"test_{number}" for number in range(33)]
-    workers = Session(config, {"test_0": ["red"], "test_1": ["blue"], "test_2": ["green"]}, tests, 3).workers
-    assert [worker.queue[0] for worker in workers] == [0, 1, 2]
-
-
-def test_a_worker_that_gets_nothing_more_begins_its_last_test_at_once(config: pytest.Config) -> None:
-    tests = [f"test_{number}" for number in range(9)]
-    models = {test: ["red"] for test in tests[:-1]}
-    _, other, _ = Session(config, models, tests, 3).workers
-    assert (other.queue, other.can_run) == ([8], True)
-
-
-def test_models_that_a_gate_compares_are_of_one_group() -> None:
-    found = groups_of({"a": ["int8"], "b": ["int4", "fp16"], "c": ["other"], "d": ["int8", "fp16"]})
-    assert found["a"] == found["b"] == found["d"] != found["c"]
-
-
 class Number(float):
     """As a `Score` is."""
 
@@ -193,9 +167,3 @@ def test_numbers_and_texts_of_other_classes_become_builtins_also_within_others(v
         assert type(found) is type(expected)
     within = plain([("lmgate", {Name("value"): [value]})])
     assert (type(within[0]), [type(key) for key in within[0][1]]) == (tuple, [str])
-
-
-def test_an_object_of_this_package_becomes_its_text_and_any_other_stays_for_pytest() -> None:
-    other = object()
-    assert plain(LmgateError("broken")) == "broken"
-    assert plain(other) is other

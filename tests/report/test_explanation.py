@@ -1,6 +1,5 @@
 """The failure text, and what is where in it."""
 
-import dataclasses
 import math
 import re
 from collections.abc import Callable
@@ -11,13 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from pytest_lmgate.judge.attribution import Attribution, Passage, TagChange, TokenChange
-from pytest_lmgate.judge.result import Bounded, Verdict, WorstRow, to_json
+from pytest_lmgate.judge.result import Bounded, Verdict, to_json
 from pytest_lmgate.metrics.score import distinct
 from pytest_lmgate.report.explanation import explain
-from pytest_lmgate.report.page import html_report
-from pytest_lmgate.report.services import markdown_report
-from pytest_lmgate.report.text import ending
 from pytest_lmgate.report.wording import degradation
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.stats.comparison import Comparison
@@ -39,9 +34,6 @@ ppl_max: perplexity 18.15 [17.25, 19.0625] of 'int8' on 'wikitext2' is above the
   accept     set another limit
   help       "My build is red: what now?" (docs/howto/red_build.md of pytest-lmgate)"""
     )
-
-
-_OPEN = "inconclusive at 95%: the limit lies within the noise "
 
 
 def _change(degradation: float, lower: float | None, upper: float | None, size: float, *, relative: bool) -> Comparison:
@@ -129,46 +121,6 @@ def test_an_explanation_says(failed: Verdict, change: dict[str, Any], says: list
     assert [part for part in is_silent_on if part in text] == [], text
 
 
-def test_what_could_not_be_measured_says_why(unmeasured: Verdict) -> None:
-    first, second = explain(unmeasured).split("\n")
-    assert first.startswith("bpb_max: model 'gone': no such folder: ")
-    assert second == "  bits per byte of 'gone' on 'wikitext2' could not be measured"
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "texts"),
-    [
-        (18.15, 16.5, ("18.15", "16.5")),
-        (100.0, 100.0, ("100", "100")),
-        (99.9999999, 100.0, ("99.9999999", "100")),
-        (0.1 + 0.2, 0.3, ("0.30000000000000004", "0.29999999999999999")),
-        (1234567.0, 1234568.0, ("1234567", "1234568")),
-        (1e-9, 2e-9, ("1e-09", "2e-09")),
-    ],
-)
-def test_two_numbers_are_shown_with_the_digits_that_tell_them_apart(a: float, b: float, texts: tuple[str, str]) -> None:
-    assert distinct(a, b) == texts
-
-
-@pytest.mark.parametrize(
-    ("change", "shown"),
-    [
-        (_change(0.00647, 0.00518, 0.00777, 0.01, relative=True), "+0.65% [+0.52, +0.78]"),
-        (_change(0.00647, 0.00518, 0.00777, 0.01, relative=False), "+0.0065 [+0.0052, +0.0078]"),
-        (_change(-0.5, -0.7, -0.3, 0.01, relative=True), "-50% [-70, -30]"),
-        (_change(0.0, 0.0, 0.0, 0.01, relative=True), "+0% [+0, +0]"),
-        (_change(-0.0, -0.0, 0.0, 0.01, relative=False), "+0 [+0, +0]"),
-        (_change(0.00999, 0.0098, 0.010004, 0.01, relative=True), "+0.9990% [+0.9800, +1.0004]"),
-        (_change(1e9, 1e8, math.inf, 0.01, relative=True), "+1e+11% [+1e+10, +inf]"),
-        (_change(0.012345, None, None, 0.01, relative=True), "+1.234% (no bounds)"),
-    ],
-)
-def test_a_degradation_shows_two_digits_of_its_noise_and_more_where_the_tolerance_is_near(
-    change: Comparison, shown: str
-) -> None:
-    assert degradation(change) == shown
-
-
 @given(
     numbers=st.lists(st.floats(-1e5, 1e5, allow_subnormal=False), min_size=3, max_size=3).map(sorted),
     size=st.floats(0, 1e5, allow_subnormal=False),
@@ -179,23 +131,6 @@ def test_a_bound_is_never_shown_on_the_other_side_of_the_tolerance(numbers: list
     shown = degradation(_change(measured, lower, upper, size, relative=False))
     for text, value in zip(re.findall(r"[+-][0-9.e+-]+", shown), (measured, lower, upper), strict=True):
         assert (float(text) - size) * (value - size) >= 0
-
-
-@pytest.mark.parametrize(
-    ("outcome", "blocking", "begin", "end"),
-    [
-        ("pass", False, "the value is within the limit with 95% confidence: ", ""),
-        ("fail", False, "the value is beyond the limit with 95% confidence: ", ""),
-        ("inconclusive", False, _OPEN, "; the build does not fail; about 400,000 tokens would settle it"),
-        ("inconclusive", True, _OPEN, "; the build fails; about 400,000 tokens would settle it"),
-    ],
-)
-def test_a_limit_gate_with_a_confidence_says_by_which_bounds_it_was_judged(
-    failed: Verdict, outcome: str, blocking: bool, begin: str, end: str
-) -> None:
-    bounded = Bounded(0.95, 17.5, 18.5, "hall", 20, "blocks", 400_000 if outcome == "inconclusive" else None)
-    text = explain(replace(failed, verdict=outcome, blocking=blocking, bounded=bounded))
-    assert f"\n  verdict    {begin}[17.5, 18.5] (from 20 blocks of text, by Hall's method){end}\n" in text
 
 
 _FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -211,71 +146,11 @@ def test_different_numbers_never_look_the_same(a: float, b: float, steps: int) -
         assert (float(left) < float(right)) == (one < other)
 
 
-def test_a_score_that_should_be_higher_is_below_its_limit_and_its_worst_rows_are_shown(
-    failed: Verdict, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    score = {"marker": "bleu_min", "metric": "bleu", "value": 20.5, "limit": 25.0, "interval": None, "stderr": None}
-    worst = (WorstRow(1203, 0.0, "say it", "the whole reference of this row", ""), WorstRow(7, 12.34, "", "a\nb", "c"))
-    verdict = replace(failed, n=200, unit="row", worst=worst, **score)
-    first, *rest = explain(verdict).split("\n")
-    assert first == "bleu_min: BLEU 20.5 of 'int8' on 'wikitext2' is below the limit 25"
-    assert rest[0] == "  by         -4.5 (-18.00%)"
-    assert rest[-10:-3] == [
-        "  worst rows row (from 0), score, end of the prompt, reference, output",
-        "    1,203         0  say it",
-        "                     the whole...",
-        "                     (empty)",
-        "        7     12.34  (empty)",
-        "                     a\\nb",
-        "                     c",
-    ]
-
-
 # Where it got worse, in every report.
-
-
-def markdown(verdict: Verdict) -> str:
-    return markdown_report(results_of([verdict]))
 
 
 def as_json(verdict: Verdict) -> str:
     return to_json(results_of([verdict]))
-
-
-EXPECTED = """\
-  where      parts of the text that cost most: by how much the loss rose, and at which tokens
-    row 17: +10 nats over 5 tokens (+2 each)  the cat sat on the mat
-            +8  the cat [sat] on the mat  (1.25 to 9.25)
-            +2  the cat sat [on] the mat  (0.5 to 2.5)
-    row 3: +2 nats over 4 tokens (+0.5 each)  a dog ran
-  tags       language=ko +20.0% [+15.0, +25.0], 10 rows
-             not worse beyond noise: language=en +0.0% [-1.0, +1.0], language=fr (no target of these rows was scored) \
-and 4 more
-  note       a note"""
-
-
-def test_every_report_names_documents_tokens_and_tags(located: Verdict) -> None:
-    assert EXPECTED in explain(located)
-    assert EXPECTED in markdown(located)
-    assert "the cat [sat] on the mat  (1.25 to 9.25)" in html_report(results_of([located]))
-
-
-def test_many_tags_that_got_worse_are_counted(located: Verdict, where: Attribution) -> None:
-    tags = tuple(TagChange("l", f"t{at}", 5, 2.0, 1.0, 0.2, 0.1, 0.3) for at in range(12))
-    told = explain(replace(located, where=dataclasses.replace(where, tags=tags)))
-    assert told.count("l=t") == 5
-    assert "7 more that got worse beyond noise" in told
-
-
-def test_lines_fit_a_narrow_terminal(located: Verdict, where: Attribution, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    long = TokenChange("before " * 20, "token" * 8, " after" * 20, 9.0, 1.0)
-    passage = Passage("row 1", 10, 3.0, "begin " * 40, (long,))
-    lines = explain(replace(located, where=Attribution(passages=(passage,)))).splitlines()
-    begin = next(at for at, line in enumerate(lines) if line.startswith("    row 1"))
-    assert all(len(line) <= 80 for line in lines[begin : begin + 2])
-    assert "[tokentoken" in lines[begin + 1]
 
 
 def test_json_has_all_of_it(located: Verdict) -> None:
@@ -293,9 +168,3 @@ def test_hostile_text_is_shown_and_not_obeyed(compared: Verdict, text: str, rend
     told.encode("utf-8")
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", told)
     assert render is as_json or len(told) < 20_000
-
-
-def test_the_end_of_a_text_is_cut_from_the_left() -> None:
-    assert ending("the cat sat", 20) == "the cat sat"
-    assert ending("the cat sat", 8) == "...sat"
-    assert ending("a\nb", 4) == "a\\nb"

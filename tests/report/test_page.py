@@ -10,11 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_lmgate.judge.histogram import ChangeHistogram
-from pytest_lmgate.judge.result import Bounded, Environment, PastRun, Results, Run, Verdict, WorstRow
-from pytest_lmgate.report.page import Axis, html_report, past_view, plot_of, spread_view
+from pytest_lmgate.judge.result import Bounded, PastRun, Results, Run, Verdict, WorstRow
+from pytest_lmgate.report.page import html_report, plot_of
 from tests.judge.records import results_of
 from tests.report.browser import CHROMIUM, Page, chromium
-from tests.report.conftest import INFINITE
 from tests.report.hostile import HOSTILE, hostile_results
 
 in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
@@ -70,125 +69,10 @@ def _names(page: Page) -> list[str]:
     return names
 
 
-def test_the_marks_of_a_plot_stand_in_the_order_of_their_numbers(failed: Verdict, compared: Verdict) -> None:
-    plot = plot_of(failed)
-    assert plot is not None
-    assert plot.limit.at < plot.low < plot.value.at < plot.high
-    assert (plot.fails_from, plot.fails_to, plot.reference) == (plot.limit.at, 100, None)
-    assert [mark.label for mark in plot.axis.ticks] == ["16.5", "17.0", "17.5", "18.0", "18.5", "19.0"]
-    assert plot.axis.ticks[0].at == plot.limit.at
-    lower = plot_of(replace(failed, marker="bleu_min", value=10.0, interval=None))
-    assert lower is not None
-    assert lower.low == lower.value.at == lower.high < lower.limit.at == lower.fails_to
-    change = plot_of(compared)
-    assert change is not None
-    assert change.reference is not None
-    assert 0 < change.reference < change.limit.at < change.low < change.value.at < change.high
-    assert [mark.label for mark in change.axis.ticks] == ["0", "+2%", "+4%", "+6%", "+8%", "+10%"]
-    assert change.axis.ticks[0].at == change.reference
-
-
-@pytest.mark.parametrize(
-    ("numbers", "labels"),
-    [
-        ((0.84588, 0.965175, 0.95), ["0.84", "0.86", "0.88", "0.90", "0.92", "0.94", "0.96"]),
-        ((0.9, 1.0), ["0.90", "0.92", "0.94", "0.96", "0.98", "1.00"]),
-        ((0.0, 0.0), ["0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
-        ((1e-9, 5e-9), ["1e-09", "2e-09", "3e-09", "4e-09", "5e-09"]),
-        ((1200.0, 5431.5), ["1,000", "2,000", "3,000", "4,000", "5,000"]),
-        ((-3.0, None, 4.0, INFINITE), ["-2", "0", "2", "4"]),
-    ],
-)
-def test_the_ticks_of_an_axis_are_numbers_that_people_choose(numbers: tuple[float, ...], labels: list[str]) -> None:
-    axis = Axis.over(numbers)
-    assert axis is not None
-    assert [mark.label for mark in axis.ticks] == labels
-    assert all(0 <= mark.at <= 100 for mark in axis.ticks)
-    assert Axis.over([-1e308, 1e308]) is None
-
-
 @pytest.mark.parametrize("value", [16.5, 1e308, -1e308, float("inf")])
 def test_a_plot_is_drawn_within_its_width_or_not_at_all(failed: Verdict, value: float) -> None:
     plot = plot_of(replace(failed, value=value, interval=(float("-inf"), float("inf"))))
     assert plot is None or all(0 <= at <= 100 for at in (plot.value.at, plot.low, plot.high, plot.limit.at))
-
-
-def test_a_histogram_has_its_better_rows_at_the_left_and_says_what_they_are(spread: ChangeHistogram) -> None:
-    view = spread_view(spread)
-    assert "change of 300 rows in nats per token, the right is worse: 190 worse, 100 better, 10 the same" in view.words
-    assert "median +0.01, 90% at most +0.5, 99% at most +1, from -0.2 to +5" in view.words
-    paths = [("better", "M0 60V33h1V20h1V60z"), ("worse", "M2 60V0h1V20h1V33h1V60z")]
-    assert (view.bins, view.paths) == (5, paths)
-    assert view.x is not None
-    assert view.y is not None
-    assert [(mark.at, mark.label) for mark in view.x.ticks][2::2] == [(40.0, "0"), (80.0, "+0.2")]
-    assert [mark.label for mark in view.y.ticks] == ["0", "50"]
-    assert spread_view(replace(spread, worse=0, better=0, same=3, bins=(), width=0.0)).bins == 0
-
-
-def test_a_histogram_of_distances_has_no_better_side_and_says_percentiles(distances: ChangeHistogram) -> None:
-    view = spread_view(distances)
-    assert "198 above 0; median 0.004, 90% at most 0.011, 99% at most 0.032, from 0 to 0.25" in view.words
-    assert view.paths == [("apart", "M0 60V0h1V30h1V54h1V57h1V60z")]
-
-
-def test_runs_are_drawn_in_their_order_with_a_dot_each_and_a_date_below_the_first_and_the_last(
-    past: list[PastRun],
-) -> None:
-    view = past_view([*past[22:24], replace(past[24], value=None, interval=None), past[25]], 31)
-    assert view is not None
-    # From 15.408 to 18.192 in 60 units, downward.
-    assert view.values == "M0 47 1 47 3 13"
-    assert view.noise == "M0 39V56M1 39V56M3 4V21"
-    assert view.limits == "M-0.5 30h4"
-    assert (view.dots, view.changes) == ([("fail", "M3 13h0")], "M2 0V60")
-    assert view.axis is not None
-    assert [mark.label for mark in view.axis.ticks] == ["16", "17", "18"]
-    assert view.passed == "M0 47h0M1 47h0"
-    assert [(end.at, end.date + end.commit, end.side) for end in view.ends] == [
-        (12.5, "2026-03-23 22c0ffe", "first"),
-        (87.5, "2026-03-26 25c0ffe", "last"),
-    ]
-    assert view.notes == [f"2026-03-25 18:00 24c0ffee1c0f: worse: {past[24].words}"]
-    assert past_view([replace(past[0], value=None), past[1]], 31) is None
-    same = past_view([replace(past[0], interval=None, limit=None)] * 2, 31)
-    assert same is not None
-    assert (same.values, same.noise, same.limits) == ("M0 30 1 30", "", "")
-    assert [(end.at, end.side) for end in same.ends] == [(25.0, ""), (75.0, "")]
-
-
-def test_values_too_far_apart_and_an_interval_without_an_end_are_drawn_within_the_picture(past: list[PastRun]) -> None:
-    far = past_view([replace(past[0], value=value, interval=None, limit=None) for value in (1e308, -1e308)], 31)
-    assert far is not None
-    assert far.values == "M0 30 1 30"
-    endless = past_view([past[0], replace(past[1], interval=(15.6, None))], 31)
-    assert endless is not None
-    assert endless.noise.endswith("M1 0V56")
-
-
-def test_a_page_of_1000_gates_with_spreads_and_histories_is_below_3_6_mb(
-    compared: Verdict, spread: ChangeHistogram, past: list[PastRun]
-) -> None:
-    assert compared.comparison is not None
-    wide, comparison = (
-        replace(spread, bins=tuple(range(30)), width=0.013),
-        replace(compared.comparison, decision="pass"),
-    )
-    passing = replace(compared, verdict="pass", comparison=comparison, value=16.512345678912345, spread=wide)
-    verdicts = [
-        replace(passing, id=f"{test}::no_regression:ppl[int8-wikitext2-vs-fp16]", test=test, history=tuple(past))
-        for test in (f"{passing.test}[{at:04}]" for at in range(1000))
-    ]
-    page = html_report(results_of(verdicts))
-    assert page.count('class="spread drawn"') == page.count('class="past drawn"') == 1000
-    assert len(page.encode()) < 3_600_000
-
-
-def test_a_change_without_bounds_is_short_enough_for_its_column(compared: Verdict) -> None:
-    assert compared.comparison is not None
-    blind = replace(compared.comparison, degradation=1.342, lower=None, upper=None, bounds=None)
-    page = html_report(results_of([replace(compared, comparison=blind)]))
-    assert '<span class="number change">+134.2%</span>' in page
 
 
 def test_a_row_has_three_digits_the_tolerance_and_a_picture(
@@ -206,23 +90,9 @@ def test_a_row_has_three_digits_the_tolerance_and_a_picture(
     assert page.count('<svg class="mini"') == 4
 
 
-def test_the_run_stands_first(passed: Verdict, run: Run, environment: Environment) -> None:
-    parsed = html5lib.parse(
-        html_report(results_of([passed], run=run, environment=environment)), namespaceHTMLElements=False
-    )
-    header = parsed.find("body/header")
-    assert [each.text for each in header.findall("dl/div/dt")] == [
-        "project", "commit", "date", "device", "versions", "command",
-    ]  # fmt: skip
-    assert [each.text for each in header.findall("dl/div/dd")] == [
-        "owner/model", "0c0ffee1c0f0+ on main", "2026-03-31 18:00 UTC", "cuda (an accelerator)",
-        "Python 3.11.7, torch 2.13.0", "pytest -k quality",
-    ]  # fmt: skip
-    assert parsed.find("head/title").text == "lmgate: 1 gate: 1 pass, owner/model"
-
-
 def test_a_strict_parser_finds_no_fault(results: Results, failed: Verdict, compared: Verdict) -> None:
-    for each in (results, results_of([]), *(hostile_results(failed, compared, text) for text in HOSTILE.values())):
+    texts = [text for text in HOSTILE.values() if len(text) < 1_000]  # the parser takes seconds for a long one
+    for each in (results, results_of([]), *(hostile_results(failed, compared, text) for text in texts)):
         parser = html5lib.HTMLParser()
         parser.parse(html_report(each).encode(errors="backslashreplace"), transport_encoding="utf-8")
         assert parser.errors == []

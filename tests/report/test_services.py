@@ -11,9 +11,9 @@ from markdown_it.token import Token
 from msgspec.structs import replace
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from pytest_lmgate.judge.result import Environment, Run, Verdict
+from pytest_lmgate.judge.result import Verdict
 from pytest_lmgate.report.explanation import explain
-from pytest_lmgate.report.services import github_annotations, markdown_report, markdown_section, openmetrics_report
+from pytest_lmgate.report.services import github_annotations, markdown_report, openmetrics_report
 from tests.judge.records import results_of
 from tests.report.hostile import HOSTILE, hostile_results
 
@@ -59,13 +59,6 @@ tolerance 1% | 283,287 tokens | 12.3 |
     assert _fenced(_read(text)) == [f"{explain(verdict)}\n" for verdict in (failed, unmeasured, better)]
 
 
-def test_the_run_stands_below_the_counts(passed: Verdict, run: Run, environment: Environment) -> None:
-    assert markdown_report(results_of([passed], run=run, environment=environment)).split("\n\n")[1] == (
-        "project `owner/model` · commit `0c0ffee1c0f0+ on main` · date `2026-03-31 18:00 UTC` · "
-        "device `cuda (an accelerator)` · versions `Python 3.11.7, torch 2.13.0` · command `pytest -k quality`"
-    )
-
-
 def test_what_does_not_fail_the_build_stands_between_failures_and_passes_and_is_explained(
     passed: Verdict, failed: Verdict, compared: Verdict
 ) -> None:
@@ -75,20 +68,6 @@ def test_what_does_not_fail_the_build_stands_between_failures_and_passes_and_is_
     shown = [row[0].content for row in _cells(_read(text))]
     assert (shown[0], set(shown[1:3]), shown[3]) == ("❌ FAIL", {"⚠️ INCONCLUSIVE", "⚠️ FAIL (xfail)"}, "✅ PASS")
     assert {f"{explain(failed)}\n", f"{explain(open_)}\n"} <= set(_fenced(_read(text)))
-
-
-def test_problems_and_remarks_of_the_session_are_shown(passed: Verdict) -> None:
-    problem = "the verdict of t.py::test_x never arrived"
-    text = markdown_report(results_of([passed], problems=(problem,), remarks=("odd",)))
-    assert text.split("\n\n")[1] == f"- ❌ `{problem}`\n- ⚠️ `odd`"
-
-
-def test_a_section_stands_below_what_others_wrote(passed: Verdict) -> None:
-    results = results_of([passed])
-    tokens = _read("a line without an end" + markdown_section(results))
-    assert [token.tag for token in tokens if token.type == "heading_open"] == ["h2"]
-    assert markdown_section(results).endswith(markdown_report(results))
-    assert markdown_report(results_of([])) == "**0 gates**\n"
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
@@ -160,13 +139,6 @@ def test_failures_are_errors_and_what_lets_the_build_go_on_a_warning(
     ]
     assert found[0][1] == {"title": "FAIL ppl_max[int8-wikitext2]"}
     assert found[2][1] == {"file": "/repo/lmgate.yaml", "line": "7", "title": "INCONCLUSIVE ppl_max[int8-wikitext2]"}
-
-
-def test_a_file_is_named_as_in_the_repository(failed: Verdict, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GITHUB_WORKSPACE", "/repo")
-    verdicts = [replace(failed, file=file, line=3) for file in ("/repo/a/test_a, b:c.py", "/repository/test_x.py")]
-    found = _commands(github_annotations(results_of(verdicts)))
-    assert [properties["file"] for _, properties, _ in found] == ["a/test_a, b:c.py", "/repository/test_x.py"]
 
 
 def test_what_fails_the_session_beside_gates_is_an_error(passed: Verdict) -> None:
@@ -252,11 +224,6 @@ def test_numbers_that_are_not_finite_are_openmetrics_own(failed: Verdict) -> Non
     assert _values(found, "lmgate_upper") == [math.inf]
     assert math.isnan(_values(found, "lmgate_stderr")[0])
     assert _values(found, "lmgate_value") == [1e300]
-
-
-def test_series_depend_on_nothing_that_changes_while_the_model_does_not(failed: Verdict) -> None:
-    again = replace(failed, cached=True, seconds=0.0, cache="hit", fingerprint="f" * 64)
-    assert openmetrics_report(results_of([failed])) == openmetrics_report(results_of([again]))
 
 
 def test_gitlab_reads_every_series(failed: Verdict) -> None:

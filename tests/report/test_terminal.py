@@ -27,18 +27,6 @@ PASS     ppl_max[int8-wikitext2]     16      [15.5, 16.5]   16.5  283,287 tokens
     )
 
 
-def test_the_table_with_a_failure_is_the_first(passed: Verdict, failed: Verdict) -> None:
-    compared = _compared(failed, 40, decision="fail")
-    headers = [line for _, line in summary_lines([passed, compared]) if line.startswith("verdict")]
-    assert ["tolerance" in header for header in headers] == [True, False]
-
-
-def test_gates_of_the_same_label_are_told_apart_by_their_tests(passed: Verdict, failed: Verdict) -> None:
-    other = replace(failed, id="t.py::test_b::ppl_max[int8-wikitext2]", test="t.py::test_b")
-    gates = [line.split()[1] for _, line in summary_lines([passed, other, _of(passed, "int4")])[1:-1]]
-    assert gates == [other.id, passed.id, "ppl_max[int4-wikitext2]"]
-
-
 def _of(verdict: Verdict, model: str) -> Verdict:
     return replace(verdict, id=f"{verdict.test}::ppl_max[{model}-wikitext2]", model=model)
 
@@ -70,28 +58,6 @@ def test_verdicts_on_fewer_than_30_rows_are_counted_in_one_line(passed: Verdict)
     (line,) = _few(replace(passed, n=29), _compared(replace(passed, n=3), 5, clustered_by="blocks"), passed)
     assert line.startswith("few targets: 2 gates have fewer than 30 (min 3)")
     assert _few(replace(passed, n=3, unit="row")) == []
-
-
-def test_blocks_of_a_text_and_the_same_measurement_twice_are_not_few_rows(passed: Verdict) -> None:
-    twice = _compared(passed, 3, bounds=None, reason="both are the same measurement")
-    assert _few(_compared(passed, 20, clustered_by="blocks"), twice, passed) == []
-
-
-def test_a_gate_that_can_never_decide_and_rows_that_a_pass_does_not_speak_of_are_in_the_summary(
-    passed: Verdict,
-) -> None:
-    def said(*verdicts: Verdict) -> str:
-        return "\n".join(line for _, line in summary_lines(verdicts))
-
-    twice = _compared(passed, 3, clustered_by="blocks", bounds=None, reason="both are the same measurement")
-    assert "can never decide: 3 blocks of windows" in said(twice)
-    new = replace(passed, marker="no_regression", limit=None)
-    assert "can never decide: its noise is not known" in said(replace(new, interval=None))
-    assert "can never decide" not in said(new, _compared(passed, 64, clustered_by="blocks"))
-    rare = "rare damage: 2 gates passed; damage to fewer than 15% of such rows is not ruled out"
-    gates = [_compared(passed, rows, unseen=3 / rows) for rows in (20, 100)]
-    assert rare in said(*gates, _compared(replace(passed, verdict="fail"), 5, unseen=0.6))
-    assert "rare damage" not in said(twice, passed)
 
 
 def test_a_plan_without_a_measurement_says_so_or_why() -> None:

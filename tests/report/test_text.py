@@ -1,9 +1,6 @@
 """Counts and bytes as people read them."""
 
-import os
 import string
-import subprocess
-import sys
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,20 +64,6 @@ def test_an_excerpt_is_printable_and_never_wider_than_it_may_be(text: str, width
     assert wide <= width
 
 
-def test_a_long_text_is_not_read_to_its_end() -> None:
-    def letters() -> object:
-        yield from "abcdefghij" * 10
-        raise AssertionError("read on although nothing more could be shown")
-
-    class Endless(str):
-        __slots__ = ()
-
-        def __iter__(self):  # type: ignore[no-untyped-def]
-            return letters()
-
-    assert excerpt(Endless(), 20) == "abcdefghijabcdefg..."
-
-
 # A table keeps to the width of the terminal.
 
 
@@ -104,29 +87,12 @@ def test_columns_go_before_names_are_shortened() -> None:
     assert in_width(47, ROWS) == [line[:39] for line in whole]
 
 
-def test_without_a_terminal_nothing_is_left_out() -> None:
-    shown = f"print(*table({HEADER}, {ROWS}, names=['gate'], folds=['seconds']))"
-    command = f"from pytest_lmgate.report.text import table; {shown}"
-    environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
-    done = subprocess.run([sys.executable, "-c", command], env=environment, capture_output=True, text=True, check=True)
-    assert "ppl_max[int8-wikitext2]  16.25     12.3" in done.stdout
-
-
 def test_names_are_shortened_in_the_middle_unless_nobody_could_tell_them_apart() -> None:
     long = [("PASS", f"ppl_max[{model}-a-dataset-of-a-long-name]", "1", "2") for model in ("first", "second")]
     assert [line.split()[1] for line in in_width(40, long)[1:]] == [shortened_name(row[1], 24) for row in long]
     assert shortened_name("ppl_max[first-a-dataset-of-a-long-name]", 24) == "ppl_max[fir...long-name]"
     same = [("PASS", f"ppl_max[some-model-number-{number}-a-dataset-of-a-long-name]", "1", "2") for number in range(2)]
     assert [line.split()[1] for line in in_width(40, same)[1:]] == [row[1] for row in same]
-
-
-def test_columns_go_before_names_look_alike() -> None:
-    rows = [("PASS", f"test_models.py::TestInt8::test_{name}::ppl_max[int8-news]", "16.25", "12.3") for name in "ab"]
-    assert in_width(68, rows) == [
-        f"verdict  gate{'value':>55}",
-        "PASS     test_models.py::TestInt8::test_a::ppl_max[int8-news]  16.25",
-        "PASS     test_models.py::TestInt8::test_b::ppl_max[int8-news]  16.25",
-    ]
 
 
 @given(name=st.text(string.ascii_letters, max_size=80), most=st.integers(4, 60))

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,29 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_lmgate.errors import ConfigError
-from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.decoding import parse_fixture_call, parse_marker
+from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.gates import EvaluationSpec, FixtureReference, LimitGate, Tolerance, fixture, model
-from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 
 
 def test_every_argument_arrives_in_its_place() -> None:
     protocol = {"max_length": 1024, "unit": "word", "average": "token", "allow_beyond_context": True}
     protocol |= {"add_bos_token": None}
     gate = parse_marker("ppl_max", (), {"limit": 9, "dataset": "d", "model": "m", "protocol": "lm-eval", **protocol})
-    assert gate.evaluation == EvaluationSpec("ppl", "m", "d", Protocol(name="lm-eval", **protocol))
+    assert gate.evaluation == EvaluationSpec("ppl", "m", "d", WindowProtocol(name="lm-eval", **protocol))
     assert (gate.limit, type(gate.limit)) == (9.0, float)
-
-
-def test_models_and_datasets_are_called_as_the_user_wrote_them() -> None:
-    def names(model: Any, dataset: Any) -> tuple[str, str]:
-        spec = parse_fixture_call("ppl_of", (model, dataset), {})
-        return spec.model_name, spec.dataset_name
-
-    assert names("int8", "wikitext2") == ("int8", "wikitext2")
-    assert names(Path("models/a"), Path("data/b.txt")) == ("models/a", "data/b.txt")
-    assert names(fixture("my_pair"), fixture("my_texts")) == ("my_pair", "my_texts")
-    assert names((object(), object()), ["a text"]) == ("in-memory tuple", "in-memory list")
 
 
 @pytest.mark.parametrize(
@@ -76,12 +63,6 @@ def test_arguments_that_cannot_be_are_named(
         parse_marker(marker, args, kwargs)
 
 
-def test_a_fixture_has_no_limit_and_no_confidence_and_bits_per_byte_no_unit() -> None:
-    for name, argument in (("ppl_of", "limit"), ("bpb_of", "unit"), ("ppl_of", "confidence"), ("top1_of", "statistic")):
-        with pytest.raises(ConfigError, match=rf"^{argument}: unknown argument.*expected {name}\(model, "):
-            parse_fixture_call(name, ("m", "d"), {argument: 0.9})
-
-
 @pytest.mark.parametrize("limit", [True, False, None, "16.5", (16.5,), 16.5j, np.float32(16.5)])
 def test_a_limit_that_is_not_a_number_is_refused(limit: Any) -> None:
     with pytest.raises(ConfigError) as raised:
@@ -101,16 +82,6 @@ def test_every_positive_finite_limit_is_kept_unrounded(limit: float) -> None:
     kept = parse_marker("bpb_max", ("m", "d", limit), {}).limit
     assert type(kept) is float
     assert kept == float(limit)
-
-
-def test_a_score_can_be_a_limit_and_is_then_a_plain_number() -> None:
-    limit = parse_marker("ppl_max", ("m", "d", Score(3.5, metric="ppl", n=1, signature="")), {}).limit
-    assert (type(limit), limit) == (float, 3.5)
-
-
-def test_rows_in_memory_may_be_an_array() -> None:
-    rows = np.array(["one text", "another"])
-    assert parse_fixture_call("ppl_of", ("m", rows), {}).dataset is rows
 
 
 @pytest.mark.parametrize("name", ["", None, 3, ("a",)])
@@ -136,23 +107,9 @@ def test_a_limit_gate_may_be_asked_for_a_confidence(marker: str) -> None:
 def test_the_reference_stands_behind_the_model() -> None:
     gate = parse_marker("kl_max", ("q", "p", "d", 0.1), {"stride": 8, "max_length": 16})
 
-    how = DivergenceRequest("p", Protocol(stride=8, max_length=16))
+    how = DivergenceRequest("p", WindowProtocol(stride=8, max_length=16))
     assert gate == LimitGate(marker="kl_max", evaluation=EvaluationSpec("kl", "q", "d", how), limit=0.1)
     assert (gate.label, gate.direction) == ("kl_max[q-p-d-max_length:16-stride:8]", "lower")
-
-
-def test_by_name_the_order_does_not_matter() -> None:
-    said = {"limit": 0.9, "dataset": "d", "reference": "p", "model": "q"}
-    assert parse_marker("top1_min", (), said) == parse_marker("top1_min", ("q", "p", "d", 0.9), {})
-    assert parse_marker("top1_min", (), said).direction == "higher"
-    for marker, names in (("kl_max", ("q", "p", "d")), ("self_kl_max", ("m", "d"))):
-        assert parse_marker(marker, (*names, 0), {}).limit == 0
-
-
-def test_fixtures_take_the_same_less_the_limit() -> None:
-    for name, metric in (("kl_of", "kl"), ("top1_of", "top1"), ("compare_of", "compare")):
-        spec = parse_fixture_call(name, ("q", "p", "d"), {"protocol": "llama.cpp"})
-        assert spec == EvaluationSpec(metric, "q", "d", DivergenceRequest("p", Protocol(name="llama.cpp")))
 
 
 def test_everything_given_is_resolved() -> None:
@@ -208,11 +165,6 @@ def test_anything_else_is_refused_with_what_was_written(written: object) -> None
 def test_what_is_beyond_a_float_is_refused_in_one_line(written: object) -> None:
     with pytest.raises(ConfigError, match=r"tolerance: expected .{20,300}$"):
         Tolerance.parse(written)
-
-
-@pytest.mark.parametrize("written", ["1%", "0.5%", 0.02, 3])
-def test_a_tolerance_is_shown_as_it_can_be_written(written: str | float) -> None:
-    assert str(Tolerance.parse(written)) == str(written)
 
 
 @pytest.mark.parametrize(

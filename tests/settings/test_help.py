@@ -3,7 +3,6 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -13,7 +12,6 @@ from typer.testing import CliRunner
 from pytest_lmgate.cli.app import app
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.settings.decoding import TEXTS, arguments_of
-from pytest_lmgate.settings.entries import DatasetSpec, ModelSpec
 from pytest_lmgate.settings.file import load_project, read_gates
 from pytest_lmgate.settings.gates import LimitGate
 from pytest_lmgate.settings.help import json_schema
@@ -46,10 +44,6 @@ def test_the_schema_is_one_and_the_command_prints_it() -> None:
     assert json.loads(CliRunner().invoke(app, ["schema"]).stdout) == SCHEMA
 
 
-def test_the_example_s_file_is_valid() -> None:
-    VALIDATOR.validate(yaml.safe_load((ROOT / "example_project" / "lmgate.yaml").read_text(encoding="utf-8")))
-
-
 @pytest.mark.parametrize("text", documented())
 def test_what_the_guides_show_is_decoded_and_valid(text: str, tmp_path: Path) -> None:
     file = tmp_path / "lmgate.yaml"
@@ -77,14 +71,6 @@ def test_what_is_refused_where_the_file_is_read_is_not_valid(wrong: str, tmp_pat
     file.write_text(wrong, encoding="utf-8")
     assert is_refused(file)
     assert not VALIDATOR.is_valid(yaml.safe_load(wrong))
-
-
-@pytest.mark.parametrize("spec", [ModelSpec, DatasetSpec])
-def test_every_key_of_an_entry_is_explained(spec: Any) -> None:
-    properties = SCHEMA["$defs"][spec.__name__]["properties"]
-    unexplained = [key for key, entry in properties.items() if not entry.get("description")]
-    assert unexplained in ([], ["name", "split", "revision"])  # `hub` explains these of a dataset
-    assert all("\n" not in entry.get("description", "") for entry in properties.values())
 
 
 # Arguments of markers and fixtures, as the table of metrics has them and as help shows them.

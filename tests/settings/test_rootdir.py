@@ -55,27 +55,6 @@ def test_a_switch_that_says_neither_on_nor_off_is_an_error(tmp_path: Path, monke
     assert not find_root(tmp_path).is_on("refresh")
 
 
-@pytest.mark.parametrize("ini", ["lmgate_offline = false", "lmgate_offline ="])
-def test_a_switch_that_the_ini_file_turns_off_stays_off_whatever_the_environment_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ini: str
-) -> None:
-    monkeypatch.setenv("LMGATE_OFFLINE", "1")
-    assert find_root(tmp_path).is_on("offline")
-    (tmp_path / "pytest.ini").write_text(f"[pytest]\n{ini}\n")
-    assert not find_root(tmp_path).is_on("offline")
-
-
-def test_a_file_named_on_the_command_line_is_relative_to_where_it_is_typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "pytest.ini").write_text("[pytest]\nlmgate_config = of_ini.yaml\n")
-    (tmp_path / "inner").mkdir()
-    monkeypatch.chdir(tmp_path / "inner")
-    found = find_root(tmp_path / "inner")
-    assert found.project_file("typed.yaml") == tmp_path / "inner" / "typed.yaml"
-    assert found.project_file(None) == tmp_path / "of_ini.yaml"
-
-
 @pytest.mark.parametrize("name", ["pytest.toml", ".pytest.toml"])
 @pytest.mark.parametrize(("text", "cache"), [('[pytest]\nlmgate_cache = "x"\n', "x"), ("", ".lmgate_cache")])
 def test_the_toml_file_of_pytest_alone_is_read(name: str, text: str, cache: str, tmp_path: Path) -> None:

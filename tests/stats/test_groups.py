@@ -63,13 +63,6 @@ def test_a_small_group_widens_the_interval() -> None:
     assert high - low > 0.4
 
 
-def test_rows_of_a_part_count_alike() -> None:
-    right = np.array([1.0, 1, 0, 0, 0, 0, 1, 0])
-    sample = sample_of(right, np.array([0, 0, 1, 1, 1, 1, 1, 1]), right=True)
-    part = sample.of_rows(np.arange(8) >= 1)
-    assert (sample.value(), part.value()) == (pytest.approx((1 + 1 / 6) / 2), pytest.approx(2 / 7))
-
-
 @pytest.mark.parametrize(
     ("groups", "clusters", "message"),
     [

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pytest_lmgate.settings.requests import Windowing
+from pytest_lmgate.settings.gate_options import Windowing
 from pytest_lmgate.windows.protocols import plan_windows
 from pytest_lmgate.windows.requests import Requests, window_requests
 from pytest_lmgate.windows.tokens import Streams

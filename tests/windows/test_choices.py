@@ -4,7 +4,6 @@ import math
 import re
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pytest_lmgate.data.prompts import Prompt
@@ -111,13 +110,6 @@ def test_a_question_that_does_not_fit_is_an_error_or_loses_its_left_where_that_i
             plan(False)
 
 
-def test_choices_come_in_the_order_of_rows_and_choices() -> None:
-    questions = [Question(("q",), ("x", "y"), (0,)), Question(("r",), ("z", "a", "b"), (2,))]
-    streams, plan = plan_choices(questions, words(), delimiter=" ", max_length=None, name="quiz", model="m")
-    assert [ids[-1] for ids in streams.ids] == of("xyzab")
-    np.testing.assert_array_equal(plan.targets, [2] * 5)
-
-
 def test_a_choice_without_a_token_of_its_own_is_an_error() -> None:
     with pytest.raises(DataError, match="dataset 'quiz': row 0: the choice 'b' has no token"):
         planned("a", "b", delimiter="")
@@ -160,12 +152,6 @@ def test_examples_are_shown_with_their_right_choice() -> None:
         questions([row], examples=[{**row, "a": 2}])
 
 
-def test_choices_are_a_list_in_one_column_or_one_in_each() -> None:
-    assert questions([{"q": "?", "c": ["x", "y"], "a": 1}]) == (Question(("?",), ("x", "y"), (1,)),)
-    rows = [{"q": "?", "one": "x", "two": "y", "a": 0}]
-    assert questions(rows, choices=["one", "two"]) == (Question(("?",), ("x", "y"), (0,)),)
-
-
 @pytest.mark.parametrize(
     ("answer", "index"),
     [(0, 0), (2, 2), ("z", 2), ("1", 1), ("10", 0), ("x", 1)],
@@ -186,16 +172,6 @@ def test_a_text_that_could_be_either_is_what_the_others_of_its_column_are() -> N
     assert [each.right[0] for each in indexes] == [1, 2, 0]
 
 
-def test_a_text_that_is_the_same_choice_either_way_is_that_choice() -> None:
-    assert questions([{"q": "?", "c": ["0", "1"], "a": "1"}, {"q": "?", "c": ["0", "1"], "a": "0"}])[0].right == (1,)
-
-
-def test_a_number_is_an_index_and_tells_nothing_of_texts() -> None:
-    assert [each.right[0] for each in questions([{**NUMBERS, "a": 1}, {**NUMBERS, "a": 2}])] == [1, 2]
-    with pytest.raises(DataError, match="row 1: answer: '1' is the text of choice 0 or the index of choice 1"):
-        questions([{**NUMBERS, "a": 2}, {**NUMBERS, "a": "1"}])
-
-
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
@@ -209,17 +185,6 @@ def test_a_number_is_an_index_and_tells_nothing_of_texts() -> None:
 def test_a_text_that_stays_ambiguous_is_refused(answers: list[str], message: str) -> None:
     with pytest.raises(DataError, match=f"dataset 'quiz': {message}"):
         questions([{**NUMBERS, "a": answer} for answer in answers])
-
-
-def test_a_question_is_a_column_or_a_template() -> None:
-    row = {"q": "why", "n": 7, "c": ["x", "y"], "a": 0}
-    assert questions([row], question="n")[0].prompts[0] == "7"
-    assert questions([row], question="{n}. {q}? {{}}")[0].prompts[0] == "7. why? {}"
-
-
-@pytest.mark.parametrize("column", ["q:1", "q!r", "q.x[0]", "q}", "q 1"])
-def test_a_columns_name_is_no_template(column: str) -> None:
-    assert questions([{column: "why", "c": ["x", "y"], "a": 0}], question=column)[0].prompts[0] == "why"
 
 
 @pytest.mark.parametrize(
@@ -268,16 +233,6 @@ def test_several_questions_have_one_target_and_are_the_choices() -> None:
     assert plan.first.tolist() == [7, 7]
 
 
-def test_an_example_shows_the_right_question_with_the_target() -> None:
-    (row,) = questions([SEVERAL], choices=(), target="t", examples=[{**SEVERAL, "q": ["I ran", "You ran"], "t": "off"}])
-    assert row.prompts == ("You ran off\n\nAnn sat", "You ran off\n\nBob sat")
-
-
-def test_a_list_of_answers_holds_all_right_choices() -> None:
-    rows = [{"q": "?", "c": ["x", "y", "z"], "a": [0, 2]}, {"q": "?", "c": ["x", "y"], "a": ["y"]}]
-    assert [each.right for each in questions(rows)] == [(0, 2), (1,)]
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -296,8 +251,3 @@ def test_a_list_of_answers_holds_all_right_choices() -> None:
 def test_a_row_whose_questions_target_or_answers_cannot_be_used_is_refused(row: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=re.escape(f"dataset 'quiz': {message}")):
         questions([{**SEVERAL, **row}], choices=("c",) if "c" in row else (), target="t")
-
-
-def test_a_missing_target_is_named() -> None:
-    with pytest.raises(DataError, match="row 0: target: no column 'u'; it has q, t, a"):
-        questions([SEVERAL], choices=(), target="u")

@@ -31,18 +31,5 @@ def test_a_text_that_begins_with_the_bos_itself_has_it_once() -> None:
     assert Framing().once([1, 50]) == [1, 50], "the tokenizer adds none"
 
 
-def test_special_tokens_on_both_sides_may_be_the_same() -> None:
-    assert Framing.of(tokenizer([2], [2])) == Framing((2,), (2,))
-
-
-def test_a_tokenizer_that_has_no_token_for_a_letter_is_tried_with_others() -> None:
-    chinese = tokenizer([1], [2], lambda text: [5 for character in text if character > "\u3000"])
-    assert Framing.of(chinese) == Framing((1,), (2,))
-
-
 def test_a_tokenizer_that_changes_a_texts_own_tokens_has_no_frame() -> None:
     assert Framing.of(lambda text, special: [1, 9, 2] if special else [8]) == Framing()
-
-
-def test_a_tokenizer_without_tokens_has_no_frame() -> None:
-    assert Framing.of(lambda text, special: [1, 2] if special else []) == Framing()

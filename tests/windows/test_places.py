@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_lmgate.data.corpus import Corpus, TextSizes
-from pytest_lmgate.settings.requests import PROTOCOL_RULES, Windowing
-from pytest_lmgate.windows.places import TargetPlaces, lost_characters, scored_sizes
+from pytest_lmgate.settings.gate_options import PROTOCOL_RULES, Windowing
+from pytest_lmgate.windows.places import TargetPlaces, scored_sizes
 from pytest_lmgate.windows.protocols import WindowPlan, plan_windows, tokenize
 from pytest_lmgate.windows.tokens import Placed, Streams, TokenizerFacts, TokenSpans
 
@@ -28,12 +28,6 @@ def test_tokens_that_make_up_one_character_are_spelled_as_that_character() -> No
     placed = Placed([5, 200, 201, 202, 6], [0, 1, 1, 1, 2], [1, 2, 2, 2, 3])
     facts = TokenizerFacts(lambda text, special: placed.ids, placed=lambda text, special: placed)
     assert spelled("a한b", facts) == ("a한b", ["a", "한", "한", "한", "b"])
-
-
-def test_special_tokens_around_a_text_have_no_character_of_it() -> None:
-    placed = Placed([1, 5, 6, 2], [0, 0, 3, 0], [0, 2, 5, 0])
-    facts = TokenizerFacts(lambda text, special: placed.ids, placed=lambda text, special: placed)
-    assert spelled("ab cd", facts, special=True) == ("ab cd", ["", "ab", "cd", ""])
 
 
 def test_without_offsets_tokens_are_spelled_one_by_one() -> None:
@@ -121,12 +115,6 @@ def test_where_each_letter_is_a_token_the_scored_text_is_the_targets(protocol: s
     assert (targets.sum() == sum(streams.lengths)) == (protocol == "lm-eval")
 
 
-def test_a_text_that_is_counted_by_another_has_the_same_share_of_that() -> None:
-    corpus = Corpus("t", ("abcd",), counted=("abcdefgh ij",))
-    streams = tokenize(corpus, windowing("document"), LETTERS, model="m")
-    assert sizes_of(streams, 1) == pytest.approx([2 * 0.75, 11 * 0.75, 11 * 0.75])
-
-
 def test_without_the_characters_of_tokens_only_a_text_that_is_scored_whole_has_a_size() -> None:
     corpus, unknown = Corpus("t", ("ab cd", "ef")), TokenizerFacts(LETTERS.encode, bos=1)
     for protocol in ("document", "lm-eval"):
@@ -135,9 +123,3 @@ def test_without_the_characters_of_tokens_only_a_text_that_is_scored_whole_has_a
         assert (None if found is None else found.tolist()) == (
             None if protocol == "document" else [[2, 5, 5], [1, 2, 2]]
         )
-
-
-def test_a_tokenizer_that_writes_no_text_may_spell_it() -> None:
-    streams = Streams([np.array([97, 98])], texts=[["ab"]])
-    assert lost_characters(streams, LETTERS).tolist() == [0]
-    assert lost_characters(streams, TokenizerFacts(LETTERS.encode)) is None

@@ -7,16 +7,13 @@ import numpy as np
 import pytest
 import tokenizers
 import transformers
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.engines.tokenizers import tokenizer_facts
-from pytest_lmgate.settings.requests import PROTOCOL_RULES, Windowing
+from pytest_lmgate.settings.gate_options import PROTOCOL_RULES, Windowing
 from pytest_lmgate.windows.protocols import (
     plan_windows,
     row_begins,
-    rows_by_counts,
     rows_by_starts,
     tokenize,
 )
@@ -102,16 +99,6 @@ def test_real_tokenizers_tell_the_row_of_each_token(name: str, protocol: str, sh
         assert tokenizer.decode(mine, skip_special_tokens=True).strip() == row.strip()
 
 
-def test_a_slow_tokenizer_that_has_no_merges_across_rows_is_exact() -> None:
-    tokenizer, rows = transformers.ByT5Tokenizer(), rows_of_letters()
-
-    streams = tokenize(Corpus("t", rows), windowing("sliding"), tokenizer_facts(tokenizer), model="m")
-
-    assert not tokenizer.is_fast
-    assert streams.rows is not None
-    assert np.bincount(streams.rows).tolist() == [*(len(row) + 2 for row in rows[:-1]), len(rows[-1])]
-
-
 @pytest.mark.parametrize("join", ["\n\n", " ", ""])
 def test_without_offsets_the_boundaries_of_rows_are_within_a_few_tokens(join: str) -> None:
     facts = tokenizer_facts(fast_tokenizer(special=False))
@@ -126,35 +113,10 @@ def test_without_offsets_the_boundaries_of_rows_are_within_a_few_tokens(join: st
     assert np.abs(np.cumsum(np.bincount(exact)) - np.cumsum(np.bincount(near, minlength=10))).max() <= 3
 
 
-def test_a_text_without_rows_and_a_single_row_have_none() -> None:
-    facts = tokenizer_facts(fast_tokenizer(special=False))
-    for corpus in (Corpus("t", ("a b c d",), is_one_text=True), Corpus("t", ("a b c d",))):
-        assert tokenize(corpus, windowing("sliding"), facts, model="m").rows is None
-
-
-def test_documents_need_no_rows_of_tokens() -> None:
-    facts = tokenizer_facts(fast_tokenizer(special=False))
-    assert tokenize(Corpus("t", rows_of_letters()), windowing("document"), facts, model="m").rows is None
-
-
 def test_the_row_of_a_token_by_hand() -> None:
     # "ab|cd||e": rows "ab", "cd", "" and "e"; tokens begin at a, b, |, c, |, e and a special token says 0.
     begins = row_begins([2, 2, 0, 1], "|")
     assert rows_by_starts(np.array([0, 0, 1, 2, 3, 5, 7, 0]), begins).tolist() == [0, 0, 0, 0, 1, 1, 3, 3]
-
-
-@given(st.lists(st.integers(0, 20), min_size=1, max_size=30), st.integers(1, 200))
-def test_counts_of_rows_are_scaled_to_the_whole(counts: list[int], tokens: int) -> None:
-    found = rows_by_counts(counts, tokens)
-
-    assert len(found) == tokens
-    assert (np.diff(found) >= 0).all()
-    assert 0 <= found[0] <= found[-1] < len(counts)
-    if sum(counts) == tokens:
-        assert np.bincount(found, minlength=len(counts)).tolist() == counts
-    elif sum(counts):
-        exact = np.array(counts) * tokens / sum(counts)
-        assert np.abs(np.bincount(found, minlength=len(counts)) - exact).max() <= 1 + 1e-9
 
 
 @pytest.mark.parametrize("protocol", ["sliding", "gptq", "llama.cpp"])

@@ -4,23 +4,20 @@ import itertools
 import re
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pytest_lmgate.data.corpus import Corpus, TextSizes, read_corpus
+from pytest_lmgate.data.corpus import Corpus, TextSizes
 from pytest_lmgate.errors import DataError, ModelError
-from pytest_lmgate.settings.entries import DatasetSpec
-from pytest_lmgate.settings.requests import PROTOCOL_RULES, Windowing
+from pytest_lmgate.settings.gate_options import PROTOCOL_RULES, Windowing
 from pytest_lmgate.windows.protocols import PROTOCOLS, beginning, tokenize
 from pytest_lmgate.windows.requests import Pair, pair_requests
-from pytest_lmgate.windows.tokens import Chats, PromptIds, TokenizerFacts, continued
+from pytest_lmgate.windows.tokens import Chats, TokenizerFacts, continued
 
 BOS, EOS = 1001, 1002
 ROWS = ("ab\nc", "", "  ", "défg hi")
-RUNNING = Corpus("t", ("one\ntwo\n\nfour",), is_one_text=True)
 TABLE = Corpus("t", ROWS)
 
 
@@ -75,12 +72,6 @@ def test_gptq_keeps_the_special_tokens_that_the_tokenizer_adds_to_the_whole_text
     assert streams.ids[0].tolist() == [*before, *ids_of("ab\n\ncd"), *after]
 
 
-def test_a_running_text_is_read_unchanged() -> None:
-    streams = tokenize(RUNNING, windowing("sliding"), characters(), model="m")
-
-    assert streams.ids[0].tolist() == ids_of("one\ntwo\n\nfour")
-
-
 def test_bos_chunks_tokenizes_row_by_row_each_with_a_newline() -> None:
     streams = tokenize(TABLE, windowing("bos-chunks"), characters(), model="m")
 
@@ -88,21 +79,6 @@ def test_bos_chunks_tokenizes_row_by_row_each_with_a_newline() -> None:
         ids_of("ab\nc\n") + ids_of("\n") + ids_of("  \n") + ids_of("défg hi\n")
     ]
     assert streams.prefix == BOS
-
-
-@pytest.mark.parametrize("text", ["one\ntwo", "one\ntwo\n", "one\n\n", "\n\none"])
-def test_bos_chunks_reads_a_text_as_its_lines_read_as_rows(text: str, tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_bytes(text.encode())
-    whole, lines = (
-        read_corpus(DatasetSpec(path="text.txt", lines=lines), tmp_path / "text.txt", name="t")
-        for lines in (False, True)
-    )
-    assert whole.is_one_text
-    streams = [tokenize(each, windowing("bos-chunks"), characters(), model="m") for each in (whole, lines)]
-
-    assert streams[0].ids[0].tolist() == streams[1].ids[0].tolist()
-    read = text if text.endswith("\n") else f"{text}\n"
-    assert streams[0].ids[0].tolist() == [each for line in read.splitlines(keepends=True) for each in ids_of(line)]
 
 
 @pytest.mark.parametrize("protocol", ["document", "lm-eval"])
@@ -190,12 +166,6 @@ def test_a_text_with_too_few_tokens_is_an_error_that_tells_how_many_are_needed(
         with_tokens(needed - 1)
 
 
-@pytest.mark.parametrize("protocol", ["document", "lm-eval"])
-def test_nothing_but_blank_rows_is_an_error(protocol: str) -> None:
-    with pytest.raises(DataError, match="0 tokens"):
-        tokenize(Corpus("t", (" ", "\n")), windowing(protocol), characters(), model="m")
-
-
 # The beginning of a text.
 
 
@@ -232,11 +202,6 @@ def test_tokens_take_as_much_of_a_text_as_has_no_more(tokens: int) -> None:
 def test_more_tokens_than_a_text_has_are_an_error_that_says_how_many() -> None:
     with pytest.raises(DataError, match=r"^dataset 't': tokens: expected at most 3, as the text has, got 4$"):
         beginning(Corpus("t", ("one two three",), is_one_text=True, tokens=4), TokenizerFacts(words_of))
-
-
-@pytest.mark.parametrize(("number", "place"), [(3, "row 3"), (4, "row 0, text 1"), (9, "row 1, text 2")])
-def test_a_text_of_several_is_named_by_its_row_and_number(number: int, place: str) -> None:
-    assert PromptIds(number, "a", (), rows=4).place == place
 
 
 def test_a_chat_that_ends_with_the_assistant_is_read_up_to_the_end_of_that_turn() -> None:
@@ -323,11 +288,3 @@ def test_a_chat_template_without_end_is_an_error_and_its_thread_ends(
     for thread in threading.enumerate()[before:]:
         thread.join(10)
     assert threading.active_count() == before
-
-
-def test_a_chat_template_may_repeat_a_chat_but_not_write_without_measure() -> None:
-    tokenizer = TokenizerFacts(lambda text, _: [1], chat=lambda messages: messages[0]["content"] * 11)
-    chats = Chats.of([(("user", "x" * 99),)], tokenizer, {}, model="m")
-    assert [len(text) for text in chats.texts.values()] == [11 * 99]
-    with pytest.raises(ModelError, match=r"expected at most 11,000,010 characters .* got 11,000,011"):
-        Chats.of([(("user", "x" * 1_000_001),)], tokenizer, {}, model="m")

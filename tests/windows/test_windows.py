@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pytest_lmgate.settings.requests import PROTOCOL_RULES, Windowing
+from pytest_lmgate.settings.gate_options import PROTOCOL_RULES, Windowing
 from pytest_lmgate.windows.protocols import PROTOCOLS, WindowPlan, plan_windows
 
 BOS = -1

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from pytest_lmgate.data.readers import is_lfs_pointer, pull_hint
-from pytest_lmgate.engines.base import SAMPLING, Backend, Entry, Model, OutOfMemory, Runner
+from pytest_lmgate.engines.base import SAMPLING, Backend, Model, ModelEntry, OutOfMemory, Runner
 from pytest_lmgate.engines.checkpoints import TokenizerFolder
 from pytest_lmgate.engines.devices import device_class
 from pytest_lmgate.engines.llamacpp.gguf import Tokens, own_tokens, tokens_of_folder
@@ -39,7 +39,7 @@ class LlamaCpp(Backend):
     name = "llama.cpp"
     offers = frozenset({"score", "generate", "compare", "greedy", "sample"})
 
-    def describe(self, entry: Entry) -> Model:
+    def describe(self, entry: ModelEntry) -> Model:
         spec, name = entry.spec, entry.name
         entry.refuse_keys(self.name, _UNSUPPORTED_KEYS)
         options = LoadOptions.of(entry)
@@ -119,7 +119,7 @@ def _facts(name: str, file: Path) -> tuple[str, int | None, str]:
         weights.close()
 
 
-def _files(entry: Entry) -> dict[str, Path]:
+def _files(entry: ModelEntry) -> dict[str, Path]:
     """Return the files of a GGUF by their names in an address, the first of several first."""
     name = entry.name
     if entry.spec.path is None:
@@ -150,7 +150,7 @@ def _files(entry: Entry) -> dict[str, Path]:
     return files
 
 
-def _device(entry: Entry, options: LoadOptions) -> str:
+def _device(entry: ModelEntry, options: LoadOptions) -> str:
     """Return where layers will run: the first accelerator that llama.cpp was built for, else the CPU."""
     if entry.device != "auto":
         return entry.device

@@ -25,7 +25,7 @@ from pytest_lmgate.engines.checkpoints import TokenizerFolder
 from pytest_lmgate.engines.llamacpp.library import Context, LoadOptions, Weights
 from pytest_lmgate.engines.writing import Decode, drawn, written
 from pytest_lmgate.errors import ModelError
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.requests import Request, Requests
 from pytest_lmgate.windows.tokens import Placed, PromptIds, TokenizerFacts, continued, require_variables
 

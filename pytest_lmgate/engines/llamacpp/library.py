@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.engines.base import Entry, Option, OutOfMemory
+from pytest_lmgate.engines.base import ModelEntry, Option, OutOfMemory
 from pytest_lmgate.errors import EngineError, ModelError
 
 Logits = NDArray[np.float32]
@@ -96,7 +96,7 @@ class LoadOptions:
     device: str
 
     @classmethod
-    def of(cls, entry: Entry) -> LoadOptions:
+    def of(cls, entry: ModelEntry) -> LoadOptions:
         return cls(entry.load_options("llama.cpp", _KNOWN), entry.threads, entry.device)
 
     @property

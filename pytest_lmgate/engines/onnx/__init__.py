@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_lmgate.data.readers import is_lfs_pointer, pull_hint
-from pytest_lmgate.engines.base import SAMPLING, Backend, Entry, Model, Runner
+from pytest_lmgate.engines.base import SAMPLING, Backend, Model, ModelEntry, Runner
 from pytest_lmgate.engines.checkpoints import (
     WEIGHTS,
     TokenizerFolder,
@@ -40,7 +40,7 @@ class Onnx(Backend):
     name = "onnx"
     offers = frozenset({"score", "generate", "compare", "greedy", "sample"})
 
-    def describe(self, entry: Entry) -> Model:
+    def describe(self, entry: ModelEntry) -> Model:
         spec, name = entry.spec, entry.name
         entry.refuse_keys(self.name, _UNSUPPORTED_KEYS)
         device = _device(entry)
@@ -93,7 +93,7 @@ class Onnx(Backend):
         )
 
 
-def _device(entry: Entry) -> str:
+def _device(entry: ModelEntry) -> str:
     """Return the device; ``auto`` is ``cuda`` if onnxruntime was built for it and there is a GPU, else ``cpu``."""
     device = resolve_device(entry.device, entry.worker)
     if entry.device != "auto":
@@ -145,7 +145,7 @@ class OnnxFiles:
     folder: Path  # where its config.json is, and its tokenizer unless the entry names another
 
     @classmethod
-    def of(cls, entry: Entry) -> OnnxFiles:
+    def of(cls, entry: ModelEntry) -> OnnxFiles:
         name, wanted = entry.name, entry.spec.load.get("file_name")
         if entry.spec.path is None:
             raise ModelError(f"model {name!r}: expected path: of a folder that optimum exported, or of an .onnx file")

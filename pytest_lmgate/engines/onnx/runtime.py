@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_lmgate.engines.base import Entry, Option
+from pytest_lmgate.engines.base import ModelEntry, Option
 from pytest_lmgate.errors import ModelError
 
 # Older versions open data outside of a model's folder, which its address does not cover.
@@ -31,7 +31,7 @@ class LoadOptions:
     device: str
 
     @classmethod
-    def of(cls, entry: Entry, device: str) -> LoadOptions:
+    def of(cls, entry: ModelEntry, device: str) -> LoadOptions:
         given = entry.load_options("the engine onnx", _KNOWN)
         return cls(given, given.get("intra_op_num_threads", entry.threads), device)
 

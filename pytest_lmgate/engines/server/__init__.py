@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from pytest_lmgate.arrays import Floats
-from pytest_lmgate.engines.base import SAMPLING, Backend, Batching, Drawn, Entry, Model, Runner
+from pytest_lmgate.engines.base import SAMPLING, Backend, Batching, Drawn, Model, ModelEntry, Runner
 from pytest_lmgate.engines.checkpoints import TokenizerFolder
 from pytest_lmgate.engines.server.client import BadAnswer, Client, ServerSettings
 from pytest_lmgate.engines.server.likelihoods import Proven, ServedTokens, decoding, proven_way, tokens_of_folder
@@ -24,7 +24,7 @@ from pytest_lmgate.engines.writing import ended_text
 from pytest_lmgate.errors import ConfigError, ModelError, OfflineError
 from pytest_lmgate.identity.code import versions
 from pytest_lmgate.settings.entries import ServerSpec
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.requests import Request, Requests
 from pytest_lmgate.windows.tokens import PromptIds
 
@@ -61,7 +61,7 @@ class Server(Backend):
     name = "server"
     offers = frozenset({"score", "generate", "greedy", "sample"})
 
-    def describe(self, entry: Entry) -> Model:
+    def describe(self, entry: ModelEntry) -> Model:
         spec, name = entry.spec, entry.name
         entry.refuse_keys(self.name, _UNSUPPORTED_KEYS)
         settings = ServerSettings.of(entry)
@@ -112,7 +112,7 @@ class Server(Backend):
         )
 
 
-def _command(entry: Entry, spec: ServerSpec) -> Command:
+def _command(entry: ModelEntry, spec: ServerSpec) -> Command:
     if os.name != "posix":
         raise ConfigError(
             f"models.{entry.name}.server: expected an address on this system, because only Linux and macOS have the "
@@ -124,7 +124,7 @@ def _command(entry: Entry, spec: ServerSpec) -> Command:
 
 
 def _started(
-    command: Command, entry: Entry, settings: ServerSettings, context: int, tokens: ServedTokens
+    command: Command, entry: ModelEntry, settings: ServerSettings, context: int, tokens: ServedTokens
 ) -> ServerRunner:
     from pytest_lmgate.engines.server.process import ServerProcess
 
@@ -148,7 +148,7 @@ def _require_room(client: Client, room: int) -> None:
         )
 
 
-def _require_allowed(entry: Entry, settings: ServerSettings) -> None:
+def _require_allowed(entry: ModelEntry, settings: ServerSettings) -> None:
     if entry.offline and not settings.is_local:
         raise OfflineError(
             f"model {entry.name!r}: the server {settings.url} is not on this machine, and --lmgate-offline forbids the "
@@ -156,7 +156,7 @@ def _require_allowed(entry: Entry, settings: ServerSettings) -> None:
         )
 
 
-def _context(entry: Entry, settings: ServerSettings, folder: Path) -> int:
+def _context(entry: ModelEntry, settings: ServerSettings, folder: Path) -> int:
     """Return how many tokens prompt and text may have together, by the entry, the server or the tokenizer."""
     if settings.context is not None:
         return settings.context

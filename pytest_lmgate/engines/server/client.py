@@ -19,7 +19,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from pytest_lmgate.engines.base import Entry, Option
+from pytest_lmgate.engines.base import ModelEntry, Option
 from pytest_lmgate.errors import ConfigError, EngineError, ModelError, UnreliableError, escape_controls, nearest
 
 # A server that is busy or starts answers so; the same request may succeed later.
@@ -79,7 +79,7 @@ class ServerSettings:
     credentials: tuple[str, str] | None = field(repr=False)  # user name and password of the address
 
     @classmethod
-    def of(cls, entry: Entry) -> ServerSettings:
+    def of(cls, entry: ModelEntry) -> ServerSettings:
         spec, where = entry.spec, f"models.{entry.name}"
         if not spec.server:
             raise ConfigError(f"{where}: the engine server needs server:, an address as in http://localhost:8000/v1")

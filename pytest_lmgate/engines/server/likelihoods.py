@@ -22,7 +22,7 @@ from pytest_lmgate.engines.checkpoints import TokenizerFolder
 from pytest_lmgate.engines.server.client import BadAnswer, Client, WrongNumbers
 from pytest_lmgate.engines.writing import Decode, cut, row_seed, sampling
 from pytest_lmgate.errors import ModelError
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.tokens import TokenizerFacts
 
 # Texts that differ from the first one in one word.

@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_lmgate.engines.base import Entry
+from pytest_lmgate.engines.base import ModelEntry
 from pytest_lmgate.engines.devices import cuda_devices
 from pytest_lmgate.engines.server.client import Client, ServerSettings, hide
 from pytest_lmgate.errors import ConfigError, EngineError, ModelError, RequirementError, UnreliableError
@@ -66,7 +66,7 @@ class Command:
     folder: Path  # where it runs, the folder of lmgate.yaml
 
     @classmethod
-    def of(cls, entry: Entry, spec: ServerSpec) -> Command:
+    def of(cls, entry: ModelEntry, spec: ServerSpec) -> Command:
         """Read an entry; a `ConfigError` if its command cannot be split, or has no ``{port}``."""
         where = f"models.{entry.name}.server.command"
         try:
@@ -274,7 +274,7 @@ def _line(connection: socket.socket, begin: bytes = b"") -> dict[str, Any]:
 class ServerProcess:
     """The server of a model, which is started when it is needed and not running."""
 
-    def __init__(self, command: Command, entry: Entry, settings: ServerSettings) -> None:
+    def __init__(self, command: Command, entry: ModelEntry, settings: ServerSettings) -> None:
         self._command, self._settings, self._note = command, settings, entry.note
         self.name, self.together = entry.name, command.spec.together
         self._logs = entry.logs

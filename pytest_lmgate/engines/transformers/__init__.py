@@ -7,7 +7,7 @@ import platform
 from functools import partial
 from typing import Any
 
-from pytest_lmgate.engines.base import SAMPLING, Backend, Entry, Model, Offer, Runner, Setting
+from pytest_lmgate.engines.base import SAMPLING, Backend, Model, ModelEntry, Offer, Runner, Setting
 from pytest_lmgate.engines.checkpoints import (
     Architecture,
     TokenizerFolder,
@@ -32,7 +32,7 @@ class Transformers(Backend):
     kinds = frozenset({"causal", "masked", "encoder-decoder"})
     offers = frozenset({"score", "generate", "compare", "greedy", "sample"})
 
-    def describe(self, entry: Entry) -> Model:
+    def describe(self, entry: ModelEntry) -> Model:
         spec, name = entry.spec, entry.name
         folder = checkpoint_folder(entry, self.name)
         checkpoint = open_checkpoint(folder, name=name)
@@ -132,7 +132,7 @@ def _offers(architecture: Architecture) -> frozenset[Offer]:
     return Transformers.offers
 
 
-def _dtype(checkpoint: Architecture, entry: Entry) -> str:
+def _dtype(checkpoint: Architecture, entry: ModelEntry) -> str:
     config = checkpoint.config
     if "quantization_config" in config or "quantization_config" in entry.spec.load:
         return "bfloat16"  # or coarser than the weights' own, as int8 with scales is

@@ -27,7 +27,7 @@ from pytest_lmgate.engines.transformers.head import capture_hidden
 from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.engines.writing import ended_text, has_stop, uniforms
 from pytest_lmgate.errors import NonFiniteError
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.tokens import PromptIds
 
 # Tokens that begin, end, are forced or forbidden: the checkpoint's own.

@@ -37,7 +37,7 @@ from pytest_lmgate.engines.transformers.head import (
 )
 from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.errors import ModelError
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.requests import Request, Requests, by_request
 from pytest_lmgate.windows.tokens import PromptIds
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_lmgate.engines.base import SAMPLING, Backend, Entry, Model, Runner
+from pytest_lmgate.engines.base import SAMPLING, Backend, Model, ModelEntry, Runner
 from pytest_lmgate.engines.checkpoints import (
     Checkpoint,
     TokenizerFolder,
@@ -55,7 +55,7 @@ class Vllm(Backend):
     name = "vllm"
     offers = frozenset({"score", "generate", "greedy", "sample"})
 
-    def describe(self, entry: Entry) -> Model:
+    def describe(self, entry: ModelEntry) -> Model:
         spec, name = entry.spec, entry.name
         entry.refuse_keys(self.name, _UNSUPPORTED_KEYS)
         folder = checkpoint_folder(entry, self.name)
@@ -105,7 +105,7 @@ class Vllm(Backend):
         )
 
 
-def _dtype(checkpoint: Checkpoint, entry: Entry) -> str:
+def _dtype(checkpoint: Checkpoint, entry: ModelEntry) -> str:
     """Return the dtype to compute in. For ``auto`` it is the checkpoint's own; vLLM's auto halves float32."""
     if entry.dtype == "auto":
         return str(checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or "float32")
@@ -139,7 +139,7 @@ class LoadOptions:
     is_own_context: bool
 
     @classmethod
-    def of(cls, entry: Entry, checkpoint: Checkpoint) -> LoadOptions:
+    def of(cls, entry: ModelEntry, checkpoint: Checkpoint) -> LoadOptions:
         where, load = f"models.{entry.name}.load", entry.spec.load
         for key in load:
             if key in _TOP_LEVEL_KEYS:

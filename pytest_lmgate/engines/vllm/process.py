@@ -26,7 +26,7 @@ from pytest_lmgate.engines.transformers.unused import require_all_used
 from pytest_lmgate.engines.vllm.worker import receive, send
 from pytest_lmgate.engines.writing import ended_text, row_seed, sampling
 from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.requests import Request, Requests
 from pytest_lmgate.windows.tokens import PromptIds
 

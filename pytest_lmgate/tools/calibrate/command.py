@@ -23,11 +23,12 @@ from pytest_lmgate.errors import ConfigError, MetricInputError
 from pytest_lmgate.report.text import counted, table
 from pytest_lmgate.settings.decoding import parse_marker
 from pytest_lmgate.settings.file import YamlGate
-from pytest_lmgate.settings.gates import EvaluationSpec, Gate, LimitGate, Tolerance
+from pytest_lmgate.settings.gates import Gate, LimitGate, Tolerance
 from pytest_lmgate.settings.options import read_project_file
 
 if TYPE_CHECKING:
-    from pytest_lmgate.cache.store import Entry
+    from pytest_lmgate.cache.store import StoredResult
+    from pytest_lmgate.measure.binding import Bound
     from pytest_lmgate.measure.evaluator import Evaluator
     from pytest_lmgate.metrics.score import Score
     from pytest_lmgate.tools.calibrate.power import Calibration
@@ -45,7 +46,7 @@ class Run:
     batch_size: int | str
     seed: int | None
     score: Score
-    entry: Entry
+    entry: StoredResult
 
 
 @dataclass(frozen=True)
@@ -111,19 +112,20 @@ def calibrate(
 
 def calibrated(evaluator: Evaluator, gate: Gate, runs: int) -> Calibrated:
     """Measure the models of a gate `runs` times, or twice if they are deterministic."""
-    from pytest_lmgate.measure.lookup import difference
+    from pytest_lmgate.measure.lookup import differing_arrays
     from pytest_lmgate.stats.paired import compare
     from pytest_lmgate.tools.calibrate.power import calibrate_limit, calibrate_tolerance
 
-    evaluator.check(gate)
-    sides: list[list[Run]] = [[] for _ in gate.evaluations]
+    bound = evaluator.bind_gate(gate)
+    measured = [bound.bound, *([bound.reference] if bound.reference else [])]
+    sides: list[list[Run]] = [[] for _ in measured]
     is_deterministic = False
     for number in range(runs):
-        for side, what in zip(sides, gate.evaluations, strict=True):
-            evaluator.log.note(f"run {number + 1} of {runs}: {what.model_name} on {what.dataset_name}")
-            side.append(_run(evaluator, what, number))
+        for side, one in zip(sides, measured, strict=True):
+            evaluator.log.note(f"run {number + 1} of {runs}: {one.what.model_name} on {one.what.dataset_name}")
+            side.append(_run(evaluator, one, number))
             _require_noise(side[-1].score, gate)
-        if number == 1 and not any(difference(side[0].entry, side[1].entry, _ROUNDING) for side in sides):
+        if number == 1 and not any(differing_arrays(side[0].entry, side[1].entry, _ROUNDING) for side in sides):
             is_deterministic = True
             sides = [[side[0], replace(side[1], score=side[0].score)] for side in sides]  # less their rounding
             break
@@ -147,7 +149,7 @@ def calibrated(evaluator: Evaluator, gate: Gate, runs: int) -> Calibrated:
             verdicts[compared[0].decision] += 1
             bounded += [(float(each.degradation), each.upper) for each in compared if each.upper is not None]
         worth = calibrate_tolerance(samples, gate.tolerance, references or None)
-    settings = _drawing(evaluator.cached_statistics(gate.evaluation)[0])
+    settings = _drawing(evaluator.open(bound.bound))
     repeats = settings.repeats if settings is not None else 0
     strict = worth.fails_by_bound(bounded) if bounded else None
     return Calibrated(gate, ours, theirs, is_deterministic, worth, verdicts, repeats, strict)
@@ -159,9 +161,9 @@ def _drawing(measurement: Any) -> Any:
     return settings if settings is not None and settings.is_sampling else None
 
 
-def _run(evaluator: Evaluator, what: EvaluationSpec, number: int) -> Run:
+def _run(evaluator: Evaluator, bound: Bound, number: int) -> Run:
     """Open the model again and measure once, past the cache."""
-    measurement, _ = evaluator.cached_statistics(what)
+    measurement = evaluator.open(bound)
     settings = _drawing(measurement)
     seed = settings.seed + number if settings is not None else None
     if number:

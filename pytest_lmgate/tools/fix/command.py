@@ -26,10 +26,10 @@ from pytest_lmgate.cli.measure import (
 from pytest_lmgate.errors import ConfigError, LmgateError, escape_controls
 from pytest_lmgate.report.formats import write_file
 from pytest_lmgate.settings.file import Project, read_gates
-from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.gate_options import WindowProtocol
 
 if TYPE_CHECKING:
-    from pytest_lmgate.tools.fix.search import Fix, Judged, Limit
+    from pytest_lmgate.tools.fix.search import Fix, Limit, Trial
 
 _GGUF_TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
@@ -81,6 +81,7 @@ def fix(
     if keep is not None and bits is not None and keep_bits is None:
         raise typer.BadParameter("--bits: expected --keep-bits too, the bits of a number of the model of --keep")
     outputs = {"--write": write, "--html": html, "--write-gguf": write_gguf}
+    from pytest_lmgate.tools.fix.costs import bind_pair
     from pytest_lmgate.tools.fix.page import FixReport
     from pytest_lmgate.tools.fix.search import fix as found_by
 
@@ -91,13 +92,14 @@ def fix(
             raise typer.BadParameter(
                 "--protocol, --stride, --max-length and --option: only with --kl; a gate has its own"
             )
-        chosen = Protocol() if kl is None else chosen_protocol(session.project, names, given, option)
+        chosen = WindowProtocol() if kl is None else chosen_protocol(session.project, names, given, option)
         limit, label = _limit(session.project, names, gate, kl, chosen)
         kept = None if keep is None else session.named(keep)
         inputs = [_path_of(session.project, name) for name in (*names, kept) if name is not None]
         _require_writable({option: path for option, path in outputs.items() if path is not None}, inputs)
+        bound = bind_pair(session.evaluator, names, limit.protocol)
         found = found_by(
-            session.evaluator, *names, limit=limit, budget=most, tokens=tokens, keep=kept, bits=bits,
+            session.evaluator, bound, limit=limit, budget=most, tokens=tokens, keep=kept, bits=bits,
             keep_bits=keep_bits, seed=seed, write_gguf=write_gguf,
         )  # fmt: skip
         dtype = session.evaluator.resolver.model(names[1]).dtype
@@ -153,7 +155,7 @@ def _share(budget: str | None) -> float | None:
 
 
 def _limit(
-    project: Project, names: list[str], gate: str | None, kl: float | None, protocol: Protocol
+    project: Project, names: list[str], gate: str | None, kl: float | None, protocol: WindowProtocol
 ) -> tuple[Limit, str]:
     """Return what to reach, and its name: the gate that is asked for, the only one that fits, or a KL."""
     from pytest_lmgate.tools.fix.search import CONFIDENCE, Limit
@@ -250,7 +252,7 @@ def _yaml(made: dict[str, Any], keep: str | None) -> str:
 def _data(
     found: Fix, names: Sequence[str], label: str, keep: str | None, made: dict[str, Any] | None
 ) -> dict[str, Any]:
-    def judged(each: Judged | None) -> dict[str, Any] | None:
+    def judged(each: Trial | None) -> dict[str, Any] | None:
         if each is None:
             return None
         value = {"mean": each.value.mean, "stderr": each.value.stderr, "upper": each.upper, "limit": each.limit}

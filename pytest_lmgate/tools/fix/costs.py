@@ -19,11 +19,13 @@ import numpy as np
 from pytest_lmgate.data.corpus import Corpus, shortened
 from pytest_lmgate.engines.base import Model
 from pytest_lmgate.errors import ModelError
+from pytest_lmgate.measure.binding import Bound
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.loop import about
 from pytest_lmgate.metrics.divergence import Divergence, DivergenceStatistics, divergence
-from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
+from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
+from pytest_lmgate.settings.gates import EvaluationSpec
 from pytest_lmgate.stats.means import ClusteredMean
 from pytest_lmgate.windows.protocols import beginning, tokens_needed
 from pytest_lmgate.windows.tokens import TokenizerFacts
@@ -109,7 +111,7 @@ class Steps:
         log = measurements.log
         measurements.log = replace(log, progress=lambda now: log.progress(replace(now, search=self.line)))
         try:
-            made = measurements.once(describe)
+            made = measurements.get_or_measure(describe)
         finally:
             measurements.log = log
         self.done += 1
@@ -119,18 +121,21 @@ class Steps:
         return statistics
 
 
+def bind_pair(evaluator: Evaluator, names: Sequence[Any], protocol: WindowProtocol) -> Bound:
+    """Bind the comparison of a candidate with its reference on a dataset, in this order."""
+    candidate, reference, dataset = names
+    return evaluator.bind(EvaluationSpec("compare", candidate, dataset, DivergenceRequest(reference, protocol)))
+
+
 def why(
     evaluator: Evaluator,
-    candidate: Any,
-    reference: Any,
-    dataset: Any,
+    bound: Bound,
     *,
-    protocol: Protocol,
     tokens: int,
     seconds: float,
     by: By = "block",
 ) -> Why:
-    """Measure the hybrids of a model and its original.
+    """Measure the hybrids of a model and its original, which are `bound` by `bind_pair`.
 
     Reads at most `tokens` of the dataset, and fewer if it would take longer than `seconds`. If it still does, the last
     measurements are left out.
@@ -138,15 +143,14 @@ def why(
     from pytest_lmgate.tools.fix.hybrids import Hybrids
 
     started, find = time.monotonic(), evaluator.resolver
-    q, p, text = find.model(candidate), find.model(reference), find.corpus(dataset)
+    q, p, text = find.model(bound.model), find.model(bound.reference), find.corpus(bound.data)
     runners = evaluator.together(p, q)
     text = beginning(text, runners[0].tokenizer)
     hybrids = Hybrids(p, q, runners, by=by)
     require_parts(hybrids, q, p)
-    request = DivergenceRequest(reference, protocol)
 
     def compared(model: Model, corpus: Corpus) -> Divergences:
-        return Divergences("compare", model, corpus, request, hybrids.reference)
+        return Divergences("compare", model, corpus, bound.asked, hybrids.reference)
 
     tokenizer = runners[0].tokenizer
     characters = characters_per_token(text, tokenizer)
@@ -165,7 +169,7 @@ def why(
         affordable = (steps.deadline - time.monotonic()) / pace
         text = cut(tokens if affordable >= tokens else max(least, _round(affordable)))
         whole = compared(q, text)
-        found = evaluator.measurements.once(lambda: whole).statistics
+        found = evaluator.measurements.get_or_measure(lambda: whole).statistics
         steps.done += 1
         damaged, healed = (
             [steps.measure(partial(compared, hybrids.model(part, healed=is_healed), text)) for part in hybrids.parts]

@@ -7,7 +7,6 @@ of the unchanged model gave for the same batch, so it costs the blocks from i on
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from pytest_lmgate.engines.transformers.forward import logits_of
 from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.errors import ModelError
+from pytest_lmgate.tools.fix.private import shallow_copy
 
 OUTSIDE = "outside of the blocks"
 """The part that is no block: embeddings, the last norm and the head, which may share weights."""
@@ -210,7 +210,7 @@ class Hybrids:
         The copy reads what was in front of the block number `level` from the memory.
         """
         chosen = {path: changed.get(path, whole) for part in self._all for path in part.paths}
-        model = _shallow(chosen[""].loaded.model)
+        model = shallow_copy(chosen[""].loaded.model)
         copies: dict[str, nn.Module] = {"": model}
         for path in sorted(chosen, key=lambda path: (path.count("."), len(path))):
             if path and chosen[path] is not chosen[self._parent(path)]:
@@ -218,8 +218,6 @@ class Hybrids:
         if level:
             for index, block in enumerate(whole.blocks[:level]):
                 _put(copies, f"{whole.path}.{index}", _Replay(block, memory, index, level))
-            model._forward_pre_hooks = copy.copy(model._forward_pre_hooks)
-            model._forward_pre_hooks_with_kwargs = copy.copy(model._forward_pre_hooks_with_kwargs)
             model.register_forward_pre_hook(memory.begin, with_kwargs=True)
         return replace(whole.loaded, model=model)
 
@@ -309,7 +307,7 @@ def _can_reuse(model: _Loaded) -> bool:
     try:
         expected = logits_of(shell, ids)
         for level in range(1, len(model.blocks) + 1):
-            copies = {"": _shallow(shell)}
+            copies = {"": shallow_copy(shell)}
             for index, block in enumerate(model.blocks[:level]):
                 _put(copies, f"{model.path}.{index}", _Replay(block, memory, index, level))
             for _ in range(2):  # the second time nothing before the level runs
@@ -409,16 +407,11 @@ def _put(copies: dict[str, nn.Module], path: str, module: nn.Module) -> None:
     for name in names:
         so_far = f"{so_far}.{name}".strip(".")
         if so_far not in copies:
-            inner._modules[name] = copies[so_far] = _shallow(inner.get_submodule(name))
+            copies[so_far] = shallow_copy(inner.get_submodule(name))
+            inner.add_module(name, copies[so_far])
         inner = copies[so_far]
-    inner._modules[last] = module
+    inner.add_module(last, module)
     copies.pop(path, None)
-
-
-def _shallow(module: nn.Module) -> nn.Module:
-    other = copy.copy(module)
-    other._modules = dict(module._modules)
-    return other
 
 
 def _tensors(output: Any) -> list[Tensor]:

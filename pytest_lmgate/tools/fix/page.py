@@ -10,7 +10,7 @@ from typing import Any
 from pytest_lmgate.report.explanation import unseen
 from pytest_lmgate.report.page import Axis, Mark, rendered
 from pytest_lmgate.report.text import bar, counted, table
-from pytest_lmgate.tools.fix.search import Fix, Judged, Tried
+from pytest_lmgate.tools.fix.search import Fix, Trial, Tried
 
 _WIDE = 10.0  # values whose quotient is larger are drawn on a logarithmic axis
 
@@ -140,7 +140,7 @@ class FixReport:
                 number = math.log10(number) if number > 0 else -math.inf
             return round(100 - y.place(number), 1)
 
-        def dot(each: Judged, at: float) -> tuple[str, str]:
+        def dot(each: Trial, at: float) -> tuple[str, str]:
             return f"M{at:g} {up(each.value.mean):g}h0", f"M{at:g} {up(each.upper):g}V{up(each.value.mean):g}"
 
         frontier, best = "", math.inf
@@ -180,7 +180,7 @@ class FixReport:
         marks = [Mark(axis.place(at), label) for at, label in ticks if begin <= at <= end]
         return replace(axis, ticks=marks[:: 1 + len(marks) // 9]), True
 
-    def _words(self, judged: Judged) -> str:
+    def _words(self, judged: Trial) -> str:
         limit = self.found.limit
         value = limit.shown(judged.value.mean, judged.limit)
         if not math.isfinite(judged.upper):

@@ -22,13 +22,14 @@ from pytest_lmgate.data.corpus import Corpus, looks_like_documents, shortened
 from pytest_lmgate.engines.base import Model
 from pytest_lmgate.errors import ConfigError, DataError, ModelError
 from pytest_lmgate.judge.result import Outcome
+from pytest_lmgate.measure.binding import Bound
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.measurement import planned_windows
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
 from pytest_lmgate.metrics.score import distinct
+from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.gates import Gate, LimitGate
-from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 from pytest_lmgate.stats.comparison import POWER, needed
 from pytest_lmgate.stats.means import MIN_BLOCKS, ClusteredMean, cautious_upper, score_quantile
 from pytest_lmgate.tools.fix.costs import SMALLEST, Steps, characters_per_token, require_parts
@@ -54,7 +55,7 @@ class Limit:
     metric: str  # ``kl``, ``ppl`` or ``ppl ratio``
     size: float | None  # in nats; None if it depends on the reference's perplexity, as `tolerance` does
     confidence: float  # one-sided level of each bound
-    protocol: Protocol
+    protocol: WindowProtocol
     by_value: bool = False  # whether the gate judges the value alone
     tolerance: float = 0.0  # in the perplexity's own unit
 
@@ -99,10 +100,10 @@ class Limit:
             return f"KL {text}"
         return f"perplexity {text}" if self.metric == "ppl" else f"perplexity {'+' * (number >= 0)}{text}%"
 
-    def judge(self, found: DivergenceStatistics, floor: DivergenceStatistics | None = None) -> Judged:
+    def judge(self, found: DivergenceStatistics, floor: DivergenceStatistics | None = None) -> Trial:
         """Judge a model by the gate's rule; to pass, its bound must also hold if few rows lose much.
 
-        The `floor` is the model with all groups kept, by which `Judged.used` counts.
+        The `floor` is the model with all groups kept, by which `Trial.used` counts.
         """
         values, limit = self.values(found), self.size
         if limit is None:
@@ -112,7 +113,7 @@ class Limit:
         noise = found.mean(values)
         bounds = noise.bounds(self.confidence)
         if bounds is None:
-            return Judged("inconclusive", noise, limit, math.inf, math.inf)
+            return Trial("inconclusive", noise, limit, math.inf, math.inf)
         upper = max(bounds.upper, cautious_upper(*found.of_targets(values), noise, self.confidence))
         outcome: Outcome = "pass" if upper <= limit else "fail" if bounds.lower > limit else "inconclusive"
         base = 0.0 if floor is None else float(self.values(floor).mean())
@@ -121,11 +122,11 @@ class Limit:
             more = 1 + score_quantile(POWER, noise.df) / score_quantile(self.confidence, noise.df)
             side = upper if noise.mean <= limit else bounds.lower
             wanted = needed(noise.n, more * abs(side - noise.mean), abs(limit - noise.mean))
-        return Judged(outcome, noise, limit, upper, used, wanted)
+        return Trial(outcome, noise, limit, upper, used, wanted)
 
 
 @dataclass(frozen=True)
-class Judged:
+class Trial:
     """A model on some rows."""
 
     outcome: Outcome  # by the bounds
@@ -152,7 +153,7 @@ class Tried:
     kept: tuple[int, ...]
     extra: int
     kl: float
-    judged: Judged
+    judged: Trial
 
 
 @dataclass(frozen=True)
@@ -165,11 +166,11 @@ class Fix:
     groups: tuple[Group, ...]  # all that differ between the two models
     tried: tuple[Tried, ...]  # the candidate, then each set that was measured, in order
     chosen: Tried | None  # the set with the fewest extra bytes that passes on the search's half, if not the candidate
-    proof: Judged | None  # the chosen set on the other half; None if it is beyond the budget
+    proof: Trial | None  # the chosen set on the other half; None if it is beyond the budget
     rows: tuple[int, int]  # rows that the search read, and rows of the proof's half
     linear: tuple[str, ...] = ()  # paths of the modules to keep, the reference's, and of those that both have alike
     second: tuple[str, ...] = ()  # paths of the same modules that are rounded by the second config instead
-    floor: Judged | None = None  # the candidate with all groups kept, on the search's half, if not as in the reference
+    floor: Trial | None = None  # the candidate with all groups kept, on the search's half, if not as in the reference
     tensor_types: tuple[str, ...] = ()  # llama-quantize's options for the tensors to keep, if the models are GGUF files
     unit: str = "row"  # what is counted: ``row``, or ``window`` of a text without rows
     signature: str = ""  # how it is measured
@@ -181,9 +182,7 @@ class Fix:
 
 def fix(
     evaluator: Evaluator,
-    candidate: Any,
-    reference: Any,
-    dataset: Any,
+    bound: Bound,
     *,
     limit: Limit,
     budget: float | None,
@@ -198,9 +197,7 @@ def fix(
 
     Args:
         evaluator: Measures; what it has measured before comes from the cache.
-        candidate: The model that fails.
-        reference: Its original.
-        dataset: The gate's.
+        bound: The model that fails, its original and the gate's dataset and protocol, by `bind_pair`.
         limit: What the gate allows.
         budget: The most extra bytes, as a share of the candidate's; None for any.
         tokens: Tokens that the search reads at most; the proof reads all rows of its half.
@@ -214,7 +211,7 @@ def fix(
     from pytest_lmgate.tools.fix.hybrids import Hybrids
 
     find = evaluator.resolver
-    q, p, text = find.model(candidate), find.model(reference), find.corpus(dataset)
+    q, p, text = find.model(bound.model), find.model(bound.reference), find.corpus(bound.data)
     better = [] if keep is None else [find.model(keep)]
     engine = _engine(q, p, *better)
     if engine == "transformers" and write_gguf is not None:
@@ -223,7 +220,7 @@ def fix(
         raise ConfigError(f"--bits: {q.name!r} is a GGUF, which has the bytes of its format: remove the option")
     runners = evaluator.together(p, q, *better)
     tokenizer = runners[0].tokenizer
-    request = DivergenceRequest(reference, limit.protocol)
+    request = bound.asked
     text = beginning(text, tokenizer)
     search, proof = split(text, by_document=limit.protocol.rules.by_document, seed=seed)
     unit = "window" if any(half.is_one_text or len(half.rows) < 2 for half in (search, proof)) else "row"
@@ -244,6 +241,7 @@ def fix(
     search = shortened(search, int(tokens * characters_per_token(search, tokenizer)))
     rows = count(search), left
     hybrids: Hybrids | GgufHybrids
+    reference: Model
     k, pair, original = (better[0], (runners[2], runners[1]), (p, runners[0])) if better else (p, runners, None)
     if engine == "transformers":
         hybrids = Hybrids(k, q, pair, by="group", original=original)
@@ -450,5 +448,5 @@ def _extra_bytes(
     return saved if keep_bits is None else [round(e.matrices[0] * (keep_bits - bits) / 8) for e in sizes], size
 
 
-def _is_by_token(how: Any) -> TypeGuard[Protocol]:
-    return isinstance(how, Protocol) and how.unit == "token" and (how.average or how.rules.averages[0]) == "token"
+def _is_by_token(how: Any) -> TypeGuard[WindowProtocol]:
+    return isinstance(how, WindowProtocol) and how.unit == "token" and (how.average or how.rules.averages[0]) == "token"

@@ -46,6 +46,7 @@ def why(
     """
     if by not in ("block", "group"):
         raise typer.BadParameter(f"--by: expected block or group, got {by!r}")
+    from pytest_lmgate.tools.fix.costs import bind_pair
     from pytest_lmgate.tools.fix.costs import why as measured
 
     given = {"protocol": protocol, "stride": stride, "max_length": max_length}
@@ -53,8 +54,7 @@ def why(
         names = [session.named(each) for each in (candidate, against, dataset)]
         found = measured(
             session.evaluator,
-            *names,
-            protocol=chosen_protocol(session.project, names, given, option),
+            bind_pair(session.evaluator, names, chosen_protocol(session.project, names, given, option)),
             tokens=tokens,
             seconds=seconds,
             by=by,  # type: ignore[arg-type]

@@ -16,9 +16,9 @@ from pytest_lmgate.judge.result import Verdict
 from pytest_lmgate.judge.verdict import Samples, compare_samples, compared_verdict
 from pytest_lmgate.metrics.score import Score, ScoredRow
 from pytest_lmgate.report.text import counted
+from pytest_lmgate.settings.gate_options import Signature
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.settings.metrics import Direction
-from pytest_lmgate.settings.requests import Signature
 from pytest_lmgate.stats.comparison import Comparison
 from pytest_lmgate.stats.sample import ByRow, Sample, Scale, cluster_numbers
 from pytest_lmgate.tools.judge_results.pairs import Pair

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from pytest_lmgate.errors import ConfigError, DataError, MetricInputError
-from pytest_lmgate.metrics.answers import extracted
 from pytest_lmgate.metrics.texts import checked_texts, exact
 from pytest_lmgate.settings.entries import is_task_metric
-from pytest_lmgate.settings.extraction import read_extractions, texts_read
+from pytest_lmgate.settings.extraction import extracted, read_extractions, texts_read
 from pytest_lmgate.tools.tasks import harness
 from pytest_lmgate.tools.tasks.harness import Document
+from pytest_lmgate.tools.tasks.private import filters_of, metric_options, metrics_of
 from pytest_lmgate.tools.tasks.scoring import RAW
 
 _MEANS = ("mean", "nanmean")
@@ -340,7 +340,7 @@ def _text_gates(
     own_code: dict[str, str] = {}
     aggregated, better = harness.aggregations(task), task.higher_is_better()
     own, repeats = harness.has_own_scoring(task), getattr(task.config, "repeats", 1) or 1
-    listed = [(ensemble, harness.steps_of(ensemble)) for ensemble in task._filters]
+    listed = [(ensemble, harness.steps_of(ensemble)) for ensemble in filters_of(task)]
     chosen = [{name for name, _ in filters or ()} & _CHOOSE for _, filters in listed]
     repeated = repeats > 1 and samples and not own and any(chosen)
     for (ensemble, filters), chooses in zip(listed, chosen, strict=True):
@@ -362,13 +362,13 @@ def _text_gates(
             steps = [{"take_first_k": {"k": 1}}, *steps]
         for metric, name in aggregated.items():
             standard = harness.is_standard(task, metric)
-            if not own and task._metric_fn_list.get(metric, metric) is None:
+            if not own and metrics_of(task).get(metric, metric) is None:
                 notes.append(f"{metric} is left out: the harness has no such metric")
             elif repeated and (metric != "exact_match" or not standard or steps is None):
                 notes.append(f"{metric} is left out: it would be a mean over the {repeats} texts of a row")
             elif steps is not None and standard and metric == "exact_match" and name == "mean":
                 options: dict[str, Any] = {"strip": False}
-                for key, value in task._metric_fn_kwargs[metric].items():
+                for key, value in metric_options(task, metric).items():
                     if value:
                         options[_EXACT_OPTIONS[key]] = value if key == "regexes_to_ignore" else True
                 variant = extraction_name(ensemble.name)

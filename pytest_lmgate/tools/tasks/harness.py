@@ -1,5 +1,6 @@
-"""The one module that imports lm-evaluation-harness: finds tasks, has them write their requests, runs their scoring.
+"""Finds tasks of lm-evaluation-harness, has them write their requests, and runs their scoring.
 
+No other module imports the harness but `private.py` beside this one.
 Documents, few-shot examples, prompts, targets and settings are those of the harness's own `Task` objects, as
 ``simple_evaluate`` of 0.4.13 prepares them; the random seeds are its defaults too.
 """
@@ -24,6 +25,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from pytest_lmgate.errors import ConfigError, DataError, MetricInputError, nearest
+from pytest_lmgate.tools.tasks.private import filters_of, load_yaml, metrics_of
 
 FEWSHOT_SEED = 1234
 """Seed of the few-shot examples, the harness's own default."""
@@ -128,12 +130,10 @@ def _manager(name: str, include_path: Path | None) -> Any:
 
 def _unreadable(name: str, folder: Path | None) -> str:
     """Say why a file that has the name is none of the harness's tasks, as one whose ``include:`` is not there."""
-    from lm_eval.tasks._yaml_loader import load_yaml
-
     for path in [] if folder is None else sorted(folder.rglob("*.yaml")):
         try:
             if name.encode() in path.read_bytes():
-                load_yaml(path, resolve_func=False)
+                load_yaml(path, with_functions=False)
         except Exception as error:
             return f": {path} cannot be read: {' '.join(str(error).split())}"
     return ""
@@ -273,7 +273,7 @@ def is_standard(task: Any, metric: str) -> bool:
     """Return whether a task scores a metric with the harness's own function of this name, not with code of its own."""
     from lm_eval.api.registry import metric_registry
 
-    function = getattr(task, "_metric_fn_list", {}).get(metric)
+    function = metrics_of(task).get(metric)
     return function is not None and metric in metric_registry and metric_registry.get(metric) is function
 
 
@@ -380,7 +380,6 @@ def offline_task(file: str, folder: Path, document: Mapping[str, Any]) -> Any:
     installed()
     with quietly():
         from lm_eval.api.task import ConfigurableTask
-        from lm_eval.tasks._yaml_loader import load_yaml
 
         path = next((each for each in (folder / file, _own_tasks() / file) if each.is_file()), None)
         if path is None:
@@ -389,7 +388,8 @@ def offline_task(file: str, folder: Path, document: Mapping[str, Any]) -> Any:
             )
         splits = _AnySplit(all=_Documents([document]))
         try:
-            config = {key: value for key, value in load_yaml(path).items() if key not in ("tag", "group", "task_list")}
+            read = load_yaml(path, with_functions=True)
+            config = {key: value for key, value in read.items() if key not in ("tag", "group", "task_list")}
             base = config.pop("class", ConfigurableTask)
             download = {"download": lambda self, *_, **__: setattr(self, "dataset", splits)}
             offline = type(base.__name__, (base,), download)
@@ -418,7 +418,7 @@ def scores(task: Any, documents: Sequence[Mapping[str, Any]], texts: Sequence[st
             each.resps.append([(value, False) for value in json.loads(text)] if is_choice else text)
             instances.append(each)
         try:
-            for ensemble in task._filters:
+            for ensemble in filters_of(task):
                 ensemble.apply(instances)
             found = []
             for each in instances:
@@ -435,4 +435,4 @@ def scores(task: Any, documents: Sequence[Mapping[str, Any]], texts: Sequence[st
 
 def label_of(task: Any, metric: str, ensemble: str) -> str:
     """Return the name of a metric under a filter, in the letters that names of metrics may have."""
-    return re.sub(r"[^A-Za-z0-9_.]", "_", metric if len(task._filters) == 1 else f"{metric}.{ensemble}")
+    return re.sub(r"[^A-Za-z0-9_.]", "_", metric if len(filters_of(task)) == 1 else f"{metric}.{ensemble}")

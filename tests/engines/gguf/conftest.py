@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.projects import Project, damaged, trained_tokenizer, warm, with_ids_swapped, write_float_model
+from tests.engines.projects import trained_tokenizer, with_ids_swapped, write_float_model
 from tests.models.tiny import made_once
 
 # Rows of up to 512 tokens have the short factors, longer ones the long ones.
@@ -31,7 +31,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         trained_tokenizer(bos=False).save_pretrained(folder / "no-bos")
         for dtype in ("f32", "f16", "q8_0"):
             write_gguf(folder / f"{dtype}.gguf", model, tokenizer, dtype=dtype)
-        write_gguf(folder / "damaged.gguf", damaged(model), tokenizer)
         write_gguf(folder / "longrope.gguf", *write_float_model(folder / "longrope", rope_parameters=LONGROPE))
         write_gguf(folder / "parts.gguf", model, tokenizer, parts_of=8)
         write_gguf(folder / "encoder.gguf", model, tokenizer, attention__causal=False)
@@ -40,10 +39,3 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "renamed.gguf").write_bytes(renamed)
 
     return made_once(tmp_path_factory.getbasetemp(), "gguf", make)
-
-
-@pytest.fixture
-def project(tmp_path: Path, files: Path) -> Project:
-    """A project with a text, questions and prompts."""
-    entries = {name: f"{{path: {{files}}/{name}.gguf}}" for name in ("f32", "f16", "q8_0")}
-    return Project(tmp_path, files, entries, python=warm()).fill()

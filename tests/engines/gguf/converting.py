@@ -137,8 +137,3 @@ def _add_tokens(writer: gguf.GGUFWriter, tokenizer: Any, size: int) -> None:
     writer.add_add_eos_token(framed[-1] == tokenizer.eos_token_id)
     if tokenizer.chat_template:
         writer.add_chat_template(tokenizer.chat_template)
-
-
-def weights_of(path: Path) -> dict[str, NDArray[np.float32]]:
-    """Return the tensors of a GGUF."""
-    return {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(path).tensors}

@@ -1,15 +1,12 @@
 """ONNX exports of a tiny float32 Llama."""
 
-import copy
 import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.engines.projects import Project, damaged, warm, write_float_model
+from tests.engines.projects import write_float_model
 from tests.models.tiny import made_once
-
-NAMES = ("past", "plain", "float16", "int8")
 
 
 @pytest.fixture(scope="session")
@@ -23,9 +20,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model, _ = write_float_model(source)
         exact = write_onnx(folder / "past", source, model)
         write_onnx(folder / "plain", source, model, with_past=False)
-        write_onnx(folder / "damaged", source, damaged(model))
-        write_onnx(folder / "float16", source, copy.deepcopy(model).half())
-        write_onnx(folder / "looks-ahead", source, model, with_past=False, ahead=1)
         shutil.copytree(folder / "past", folder / "int8")
         quantize(exact, folder / "int8" / "model_quantized.onnx")
         (folder / "int8" / "model.onnx").unlink()
@@ -33,10 +27,3 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         move_weights_out(folder / "data-beside" / "model.onnx")
 
     return made_once(tmp_path_factory.getbasetemp(), "onnx", make)
-
-
-@pytest.fixture
-def project(tmp_path: Path, files: Path) -> Project:
-    """A project with a text, questions and prompts."""
-    entries = {name: f"{{path: {{files}}/{name}, backend: onnx}}" for name in NAMES}
-    return Project(tmp_path, files, entries, python=warm()).fill()

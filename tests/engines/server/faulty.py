@@ -60,7 +60,9 @@ class Bigrams:
             row = self.after(ids[max(0, read - self.keeps) :])
             written_by.append(row)
             if temperature := body["temperature"]:
-                row = row / temperature + drawn.gumbel(size=len(row))
+                row = kept(row / temperature, body.get("top_k", 0), body.get("top_p", 1.0)) + drawn.gumbel(
+                    size=len(row)
+                )
             ids.append(int(row.argmax()))
         written = ids[read:]
         text = self.tokenizer.decode(written)
@@ -100,6 +102,17 @@ class Causal(Bigrams):
 
         with torch.no_grad():
             return self.model(torch.tensor([ids])).logits[0].double().log_softmax(-1).numpy()
+
+
+def kept(row: Any, top_k: int, top_p: float) -> Any:
+    """Return what samples are drawn from: -inf for all but the likeliest tokens, as vLLM does."""
+    order = np.argsort(-row)
+    shares = np.exp(row[order] - row.max())
+    before = np.cumsum(shares / shares.sum()) - shares / shares.sum()
+    count = min(top_k or len(row), int((before < top_p).sum()))
+    found = np.full(len(row), -np.inf)
+    found[order[:count]] = row[order[:count]]
+    return found
 
 
 def known(rows: Any, tokens: list[int], top: int) -> list[Answer]:

@@ -16,12 +16,12 @@ pytest.importorskip("httpx2", reason="httpx2 is NOT installed; make test-server 
 
 from pytest_lmgate.engines import server
 from pytest_lmgate.errors import EngineError, LmgateError, ModelError
-from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from tests.engines.numbers import nll_of, requests_of, texts_of
 from tests.engines.server import faulty as faults
 from tests.engines.server.faulty import NAME, FaultyServer, Spoil, changed_rows, changed_values, first
 
-PROTOCOL = Protocol("disjoint", 128)
+PROTOCOL = WindowProtocol("disjoint", 128)
 PROBE = 6 + 2 * 4  # requests of the experiment: six texts, and four that are drawn and read
 QUICK = {"context": 642, "retries": 1, "timeout": 5}
 
@@ -184,14 +184,6 @@ def test_a_model_that_the_server_has_no_longer_is_an_error(
     for measure in (lambda: nll_of(runner, PROTOCOL), lambda: texts_of(runner, ["the cat"], max_new_tokens=5)):
         with pytest.raises(LmgateError, match=f"has no model 'tiny'.*{listed}.*: check models.m.model"):
             measure()
-
-
-def test_a_server_that_is_gone_is_an_error(faulty: FaultyServer, served: Callable[..., Any]) -> None:
-    faulty.close()
-    with pytest.raises(
-        EngineError, match=r"ConnectError: .*refused \(tried 2 times, up to 5 s each\); check that it runs"
-    ):
-        served(faulty.url, load=QUICK)
 
 
 def test_so_many_requests_are_on_their_way_at_once_as_the_entry_says(

@@ -21,10 +21,12 @@ pytest.importorskip("httpx2", reason="httpx2 is NOT installed; make test-server 
 from pytest_lmgate.engines.server import process as server_process
 from pytest_lmgate.engines.server.guard import Log
 from pytest_lmgate.engines.server.process import sockets_by_port
+from pytest_lmgate.errors import LmgateError
+from tests.engines.contract.bench import evaluator_of, write_data
 from tests.engines.numbers import texts_of
 from tests.engines.projects import Project, ppl, text_of
-from tests.engines.server.conftest import ROOM, damage, entry_of
-from tests.engines.server.faulty import NAME
+from tests.engines.server.conftest import damage, entry_of
+from tests.engines.server.faulty import NAME, ROOM
 from tests.engines.server.kills import FAKE, WAYS, command_of, killed, started, write_project
 from tests.engines.server.test_gates import SAVE_AT_ONCE
 
@@ -324,11 +326,13 @@ def test_a_chat_is_answered_by_the_server_and_reasoning_is_not_scored(project: P
     ],
 )
 def test_a_wrong_entry_is_an_error_that_names_its_key(
-    project: Project, server: dict[str, Any], load: dict[str, Any], message: str
+    tmp_path: Path, files: Path, server: dict[str, Any], load: dict[str, Any], message: str
 ) -> None:
-    said = project.run([ppl("served", SHORT)], {"served": entry_of(server, load={**FAST, **load})})
-    assert project.status in (1, 4)
-    assert message in said
+    write_data(tmp_path)
+    entry = json.loads(entry_of(server, load={**FAST, **load}).replace("{files}", str(files)))
+    with pytest.raises(LmgateError) as refused:
+        evaluator_of(tmp_path, {"served": entry}, tmp_path / "cache").resolver.model("served")
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize("way", [WAYS[3], WAYS[5], WAYS[-1]], ids=str)

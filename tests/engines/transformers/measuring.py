@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.engines.base import Batching
 from pytest_lmgate.engines.checkpoints import TokenizerFolder, open_checkpoint
 from pytest_lmgate.engines.tokenizers import quiet, tokenizer_facts
@@ -25,7 +25,7 @@ from pytest_lmgate.measure.divergence import ModelPair, compare
 from pytest_lmgate.measure.loop import Job, Log
 from pytest_lmgate.measure.scoring import ScoringResult, score, try_out
 from pytest_lmgate.measure.texts import generate
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.protocols import WindowPlan
 from pytest_lmgate.windows.requests import Pair, Piece, Requests, masked_requests, pair_requests, window_requests
 from pytest_lmgate.windows.tokens import Chats, Streams
@@ -52,7 +52,7 @@ class Kept:
 
     def applied(self, job: Job) -> Job:
         """Return a measurement that is kept here."""
-        partial = None if self.known is None else Entry({"measured": self.known})
+        partial = None if self.known is None else StoredResult({"measured": self.known})
         return dataclasses.replace(job, partial=partial, keep=lambda entry: self.save(entry.arrays["measured"]))
 
 
@@ -141,8 +141,8 @@ def generate_texts(
     **how: Any,
 ) -> list[str]:
     """Write a text for each prompt."""
-    partial = Entry({}, {"texts": {str(row): (text, None) for row, text in (known or {}).items()}})
-    keep: Callable[[Entry], None] = lambda entry: save(  # noqa: E731
+    partial = StoredResult({}, {"texts": {str(row): (text, None) for row, text in (known or {}).items()}})
+    keep: Callable[[StoredResult], None] = lambda entry: save(  # noqa: E731
         {int(row): text for row, (text, _) in entry.facts["texts"].items()}
     )
     job = job_of(model=loaded.name, dataset=dataset, partial=partial, keep=keep, **how)

@@ -28,14 +28,13 @@ def test_the_head_is_streamed_and_nlls_are_the_log_softmax_of_the_models_own_log
     assert module is model.get_output_embeddings()
     assert head.vocabulary_size == model.get_input_embeddings().weight.shape[0]
 
-    measured = {size: measure_nll(loaded(model), STREAMS, PLAN, batch_size=size) for size in (1, 3, 16)}
+    measured = {size: measure_nll(loaded(model), STREAMS, PLAN, batch_size=size) for size in (1, 16)}
 
     # Mamba's scan adds up in another order on some processors: 1.2e-5 of a token's NLL was seen with AVX-512.
     room = 2e-5 if name in ("mamba", "mamba2") else 1e-5
     assert measured[1] == pytest.approx(naive_nll(model, STREAMS, PLAN), rel=0, abs=room)
-    for size in (3, 16):
-        assert measured[size] == pytest.approx(measured[1], rel=room, abs=room)
-        assert measured[size].mean() == pytest.approx(measured[1].mean(), rel=1e-6)
+    assert measured[16] == pytest.approx(measured[1], rel=room, abs=room)
+    assert measured[16].mean() == pytest.approx(measured[1].mean(), rel=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

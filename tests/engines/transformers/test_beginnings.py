@@ -8,17 +8,16 @@ import peft
 import pytest
 import torch
 
-from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.engines.tokenizers import quiet
 from pytest_lmgate.engines.transformers import beginnings
 from pytest_lmgate.engines.transformers import runner as transformers_runner
-from pytest_lmgate.engines.transformers.beginnings import common, order_by_beginning
 from pytest_lmgate.engines.transformers.decoding import Decoding
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.measure.loop import Job
 from pytest_lmgate.measure.scoring import score
 from pytest_lmgate.measure.worker import outline
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.protocols import WindowPlan
 from pytest_lmgate.windows.requests import Requests, window_requests
 from pytest_lmgate.windows.tokens import PromptIds, Streams
@@ -99,14 +98,6 @@ def test_virtual_tokens_of_an_adapter_are_not_taken_for_a_beginning() -> None:
     assert runner._beginnings is None
 
 
-@pytest.mark.parametrize("name", ["jamba", "recurrent_gemma"])
-def test_a_recurrent_model_in_half_precision_reads_whole_requests(name: str) -> None:
-    model = build(name, dtype=torch.bfloat16)
-    runner = TransformersRunner(loaded(model), None)
-    np.testing.assert_allclose(measured(runner)[1], naive_nll(model, *few_shot()), rtol=0.1, atol=0.1)
-    assert runner._beginnings is None
-
-
 def test_half_precision_shares_beginnings_too() -> None:
     model = build("llama", dtype=torch.bfloat16)
     runner = TransformersRunner(loaded(model), None)
@@ -131,7 +122,7 @@ def test_few_tokens_are_read() -> None:
 
 def test_a_resumed_measurement_has_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transformers_runner, "_MOST_SHARING", 4)
-    model, kept = build("llama"), list[Entry]()
+    model, kept = build("llama"), list[StoredResult]()
     requests, whole = measured(TransformersRunner(loaded(model), None))
     stopped = replace(JOB, keep=kept.append, stop_when=lambda _: len(kept) == 0)
     assert np.isnan(score(TransformersRunner(loaded(model), None), requests, stopped).nll).any()
@@ -183,14 +174,6 @@ def test_windows_of_a_text_and_the_outline_of_requests_are_read_whole() -> None:
             assert runner.prepare(requests).order is None
 
 
-def test_texts_are_ordered_by_their_tokens() -> None:
-    texts = [np.array(ids) for ids in ([5, 300, 1], [5, 2], [5, 300], [4, 9, 9])]
-    order, shared, most = order_by_beginning(texts)
-    assert order.tolist() == [3, 1, 2, 0]
-    assert (shared, most) == (pytest.approx((0 + 1 + 2) / 10), 3)
-    assert (common(texts[0], texts[2]), common(texts[0], texts[3])) == (2, 0)
-
-
 def _texts(name: str, *, share: bool, config: dict[str, Any] | None = None, **how: Any) -> tuple[Decoding, list[Any]]:
     """What a model writes after prompts of one beginning, two at a time."""
     drawn = np.random.default_rng(2)
@@ -227,9 +210,3 @@ def test_a_window_of_attention_that_ends_within_a_text_counts_no_padding(name: s
     decoding, texts = _texts(name, share=True, **how)
     assert texts == _texts(name, share=False, **how)[1]
     assert decoding._beginning
-
-
-def test_beams_read_whole_prompts() -> None:
-    decoding, texts = _texts("llama", share=True, num_beams=2)
-    assert texts == _texts("llama", share=False, num_beams=2)[1]
-    assert not decoding._beginning

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from pytest_lmgate.engines.logits import TileShape
 from pytest_lmgate.engines.tokenizers import quiet
-from pytest_lmgate.engines.transformers.forward import evaluation_mode, inputs_of, logits_of
-from pytest_lmgate.engines.transformers.head import VocabularyHead, capture_hidden, launch_nll, prove_head
+from pytest_lmgate.engines.transformers.forward import inputs_of, logits_of
+from pytest_lmgate.engines.transformers.head import VocabularyHead, launch_nll, prove_head
 from pytest_lmgate.errors import EngineError, ModelError
 from tests.engines.transformers.measuring import measure_nll, prove_causal
 from tests.models.zoo import VOCABULARY, Int8Weight, build, documents, loaded, lora, naive_nll, sliding
@@ -72,12 +72,6 @@ def test_what_a_config_does_not_tell_is_left_to_the_model(name: str) -> None:
     assert_exact(model)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_a_scale_near_one_does_not_pass_for_the_rounding_of_any_precision(dtype: torch.dtype) -> None:
-    assert proven(build("llama", dtype=dtype)) is not None
-    assert proven(after_the_head(build("llama", dtype=dtype), lambda logits: logits * 1.01)) is None
-
-
 @pytest.mark.parametrize("cap", [0.5, 3.0, 30.0])
 @pytest.mark.parametrize("spread", [1e-3, 4.0])
 def test_a_soft_cap_is_found_even_where_the_text_does_not_reach_it(cap: float, spread: float) -> None:
@@ -93,15 +87,6 @@ def test_a_scale_and_a_soft_cap_together_are_found_in_their_order() -> None:
     model = build("llama")
     model.config.logits_scaling, model.config.final_logit_softcapping = 4.0, 2.0
     after_the_head(model, lambda logits: 2 * torch.tanh(logits / 4 / 2))
-
-    assert proven(model) is not None
-    assert_exact(model)
-
-
-def test_numbers_of_a_nested_text_config_are_tried_too() -> None:
-    model = build("gemma3")
-    model.config.text_config.final_logit_softcapping = 2.0
-    after_the_head(model, lambda logits: 2 * torch.tanh(logits / 2))
 
     assert proven(model) is not None
     assert_exact(model)
@@ -191,34 +176,6 @@ def test_a_head_that_is_no_plain_linear_layer_or_not_told_is_left_to_the_model(n
 
     assert proven(model) is None
     assert_exact(model)
-
-
-def test_what_a_users_hook_makes_of_the_heads_input_is_what_the_head_reads() -> None:
-    model = build("llama")
-    model.lm_head.register_forward_pre_hook(lambda _, given: (given[0] * 1.5,))
-
-    assert_exact(model)
-
-
-def test_capturing_spares_the_head_its_work_and_gives_its_input() -> None:
-    model = build("llama")
-    seen: list[torch.Size] = []
-    model.lm_head.register_forward_hook(lambda _, __, output: seen.append(output.shape))
-
-    with torch.no_grad(), capture_hidden(model.lm_head) as captured:
-        model(input_ids=IDS[None])
-
-    assert [states.shape for states in captured] == [(1, 30, 32)]
-    assert seen == [(1, 0, VOCABULARY)]
-    assert not model.lm_head._forward_pre_hooks
-
-
-def test_a_model_whose_logits_are_damaged_is_not_proven() -> None:
-    model = build("llama")
-    with torch.no_grad():
-        model.lm_head.weight[4] = torch.nan
-
-    assert proven(model) is None
 
 
 # The log-sum-exp over tiles against ``log_softmax`` of whole float64 logits: tile edges, logits of any size.
@@ -311,18 +268,6 @@ def test_logits_of_any_size_have_the_log_softmax_of_the_whole(changes: list[Any]
     assert ((expected != math.inf) | (nll == math.inf)).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_logits_are_upcast_before_they_are_exponentiated(dtype: torch.dtype) -> None:
-    torch.manual_seed(3)
-    hidden, weight = torch.randn(20, 8).to(dtype), (torch.randn(600, 8) * 3).to(dtype)
-    targets = torch.randint(600, (20,))
-
-    nll = streamed_nll(hidden, targets, VocabularyHead(weight, None, None))
-
-    # The product itself is rounded to the model's dtype, as in the model; nothing after it is.
-    torch.testing.assert_close(nll, whole_nll(hidden @ weight.t(), targets), rtol=1e-6, atol=1e-5)
-
-
 def test_the_logits_are_never_held_whole() -> None:
     sizes: list[int] = []
 
@@ -345,16 +290,6 @@ ROW = torch.from_numpy(documents(30).ids[0])
 MASKED = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
-def test_the_refusal_comes_before_any_number() -> None:
-    streams = documents(30)
-    with pytest.raises(ModelError, match="perplexity is undefined for the model 'BertLMHeadModel'"):
-        measure_nll(loaded(build("bert", **MASKED)), streams, sliding(streams, 16, 8))
-
-
-def test_a_bert_trained_as_a_decoder_passes() -> None:
-    prove_causal(build("bert", is_decoder=True, **MASKED))
-
-
 class Unigram(nn.Module):
     """Knows nothing of the context; its logits differ by rounding from batch to batch."""
 
@@ -374,10 +309,6 @@ class Unigram(nn.Module):
 @pytest.mark.parametrize("noise", [0.0, 1e-7])
 def test_a_model_without_any_context_passes(noise: float) -> None:
     prove_causal(Unigram(noise))
-
-
-def test_one_token_proves_nothing_and_needs_no_proof() -> None:
-    prove_causal(build("bert", **MASKED), ROW[:1])
 
 
 def test_forbidden_tokens_do_not_hide_that_a_model_is_not_causal() -> None:
@@ -440,15 +371,13 @@ def test_dropout_is_off_while_a_model_is_measured_and_on_again_after() -> None:
     assert not model.transformer.h[0].training
 
 
-def test_dropout_is_on_again_after_a_failure() -> None:
-    model = build("gpt2").train()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_logits_are_upcast_before_they_are_exponentiated(dtype: torch.dtype) -> None:
+    torch.manual_seed(3)
+    hidden, weight = torch.randn(20, 8).to(dtype), (torch.randn(600, 8) * 3).to(dtype)
+    targets = torch.randint(600, (20,))
 
-    def fail_in_evaluation() -> None:
-        with evaluation_mode(model):
-            assert not model.training
-            raise RuntimeError("stop")
+    nll = streamed_nll(hidden, targets, VocabularyHead(weight, None, None))
 
-    with pytest.raises(RuntimeError, match="stop"):
-        fail_in_evaluation()
-
-    assert model.training
+    # The product itself is rounded to the model's dtype, as in the model; nothing after it is.
+    torch.testing.assert_close(nll, whole_nll(hidden @ weight.t(), targets), rtol=1e-6, atol=1e-5)

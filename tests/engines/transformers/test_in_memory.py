@@ -162,12 +162,6 @@ def test_the_rest_of_a_model_with_code_of_the_users_still_counts() -> None:
     assert changed(digests(1.0), digests(1.0, shift=1e-3)) == ["memory.weights"]
 
 
-def test_a_model_that_holds_itself_is_known() -> None:
-    model = build("llama")
-    model.model.norm.parents = [model]
-    assert identity(model) != identity(build("llama"))
-
-
 def test_another_adapter_another_strength_or_none_is_another_model() -> None:
     import peft
 
@@ -251,15 +245,6 @@ def test_a_wrapped_tensor_is_known_by_what_it_wraps() -> None:
 
 
 # Tokenizers.
-
-
-def test_padding_and_truncation_of_a_call_are_no_part_of_a_tokenizer() -> None:
-    tokenizer = word_tokenizer()
-    before = identity(build("gpt2"), tokenizer)
-
-    tokenizer([words()[0], " ".join(words()[:5])], padding=True, truncation=True, max_length=3)
-
-    assert identity(build("gpt2"), tokenizer) == before
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
-from pytest_lmgate.measure.loop import Progress
-from pytest_lmgate.settings.requests import Windowing
-from pytest_lmgate.windows.protocols import WindowPlan, plan_windows
+from pytest_lmgate.errors import ModelError, NonFiniteError
+from pytest_lmgate.windows.protocols import WindowPlan
 from pytest_lmgate.windows.tokens import Streams
 from tests.engines.transformers.measuring import Kept, measure_nll
 from tests.models.zoo import VOCABULARY, build, documents, loaded, naive_nll, sliding
 
 STREAMS = documents(70, 9, 41, 2, 30)
 PLAN = sliding(STREAMS, 16, 8)
-WHOLE = int(PLAN.targets.sum())
 
 
 class Watched:
@@ -53,18 +50,6 @@ class Watched:
         return self.shapes[len(proof.shapes) :]
 
 
-@pytest.mark.parametrize("protocol", ["bos-chunks", "gptq", "llama.cpp", "lm-eval", "sliding"])
-@pytest.mark.parametrize("batch_size", [3, "auto"])
-def test_every_protocol_equals_one_window_at_a_time(protocol: str, batch_size: int | str) -> None:
-    model = build("llama")
-    streams = Streams(STREAMS.ids[:3], 1)
-    plan = plan_windows(Windowing(protocol, 16, 8 if protocol == "sliding" else 16), streams.lengths)
-
-    nll = measure_nll(loaded(model), streams, plan, batch_size=batch_size)
-
-    assert nll == pytest.approx(naive_nll(model, streams, plan), rel=0, abs=1e-5)
-
-
 def test_every_window_is_read_once_in_batches_of_like_length() -> None:
     watched = Watched(build("llama"))
 
@@ -91,19 +76,6 @@ def test_a_question_is_read_once_for_all_choices_of_one_token(
     watched, plan = Watched(build("llama")), sliding(QUIZ, 32, 32)
 
     nll = measure_nll(loaded(watched.model), QUIZ, plan, batch_size=batch_size)
-
-    assert watched.batches_of(QUIZ, plan) == shapes
-    assert nll == pytest.approx(naive_nll(build("llama"), QUIZ, plan), rel=0, abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("most", "shapes"),
-    [(45, [(4, 20), (2, 20), (2, 12)]), (21, [(1, 9), (1, 12), (1, 20), (1, 20)])],  # the latter leaves no room to try
-)
-def test_where_memory_ends_between_questions_they_are_still_read_once(most: int, shapes: list[tuple[int, int]]) -> None:
-    watched, plan = Watched(build("llama"), most), sliding(QUIZ, 32, 32)
-
-    nll = measure_nll(loaded(watched.model), QUIZ, plan)
 
     assert watched.batches_of(QUIZ, plan) == shapes
     assert nll == pytest.approx(naive_nll(build("llama"), QUIZ, plan), rel=0, abs=1e-5)
@@ -145,69 +117,6 @@ def test_out_of_memory_halves_the_batch_and_goes_on(batch_size: int | str) -> No
     assert 1 <= len(failed) <= 4
     # Once lowered, the budget stays low: the failures all come first.
     assert [rows * length > 40 for rows, length in watched.batches] == [True] * len(failed) + [False] * len(fitted)
-
-
-def test_other_failures_of_the_model_name_it_and_the_window() -> None:
-    def fail() -> Exception:
-        return RuntimeError("index out of range in self")
-
-    watched = Watched(build("llama"), most=40, error=fail)
-    with pytest.raises(EngineError, match=r"of 15 tokens failed: RuntimeError: index out of range .*\.py:\d+\)"):
-        measure_nll(loaded(watched.model), STREAMS, PLAN, batch_size=4)
-
-
-def test_a_window_beyond_a_model_of_learned_positions_is_an_error() -> None:
-    streams = documents(90)
-    with pytest.raises(EngineError, match="an input beyond the model's context can cause this"):
-        measure_nll(loaded(build("gpt2")), streams, sliding(streams, 80, 40))
-
-
-# Interrupted work.
-
-
-def test_half_known_work_is_finished_with_the_same_result_and_less_reading() -> None:
-    model = build("llama")
-    whole = measure_nll(loaded(model), STREAMS, PLAN, batch_size=2)
-    missing = np.random.default_rng(0).random(len(PLAN)) < 0.5
-    known = np.where(np.repeat(missing, PLAN.targets), np.nan, whole.astype(np.float64))
-    watched = Watched(build("llama"))
-    reports: list[Progress] = []
-
-    resumed = measure_nll(loaded(watched.model), STREAMS, PLAN, batch_size=2, kept=Kept(known), progress=reports.append)
-
-    assert resumed == pytest.approx(whole, rel=1e-6, abs=1e-5)
-    assert resumed.dtype == np.float32
-    assert sum(rows for rows, _ in watched.batches) == missing.sum()
-    assert reports[-1].tokens == PLAN.reads[missing].sum()
-    assert reports[-1].resumed == (~np.isnan(known)).sum()
-    assert reports[-1].done == reports[-1].of == WHOLE
-    assert reports[-1].total == pytest.approx(whole.sum(dtype=np.float64), rel=1e-6)
-
-
-def test_a_window_known_in_part_is_scored_whole() -> None:
-    model = build("llama")
-    whole = measure_nll(loaded(model), STREAMS, PLAN)
-    known = whole.astype(np.float64)
-    known[[0, 40]] = np.nan, np.inf
-    reports: list[Progress] = []
-
-    again = measure_nll(loaded(model), STREAMS, PLAN, kept=Kept(known), progress=reports.append)
-
-    assert again == pytest.approx(whole, rel=1e-6, abs=1e-5)
-    assert reports[-1].done == WHOLE
-    assert reports[-1].total == pytest.approx(whole.sum(dtype=np.float64), rel=1e-6)
-
-
-def test_work_that_belongs_to_another_plan_is_not_used() -> None:
-    model = build("llama")
-    whole = measure_nll(loaded(model), STREAMS, PLAN)
-
-    again = measure_nll(loaded(model), STREAMS, PLAN, kept=Kept(np.zeros(WHOLE - 1)))
-
-    assert (again == whole).all()
-
-
-# Stopping early.
 
 
 # What cannot be measured.

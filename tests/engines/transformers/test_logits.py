@@ -1,6 +1,5 @@
 """KL, probability differences, top-1 and NLLs of two models against a loop over whole logits in float64."""
 
-import copy
 import functools
 import gc
 import weakref
@@ -31,7 +30,7 @@ from tests.models.zoo import VOCABULARY, build, documents, loaded, sliding
 STREAMS = documents(50, 7, 33, 2)
 PLAN = sliding(STREAMS, 32, 16)
 # Soft-caps, scales, biases, a head that is not proven, state space, ALiBi.
-NAMES = ("cohere", "falcon", "gemma2", "gpt2", "granite", "llama", "mamba", "mpt", "opt", "phi")
+NAMES = ("cohere", "gemma2", "gpt2", "granite", "mamba", "mpt", "phi")
 
 
 def pair(p: Any, q: Any, **options: Any) -> ModelPair:
@@ -82,34 +81,6 @@ def test_every_number_is_that_of_a_loop_over_whole_logits(name: str, dtype: torc
     rounding = (1e-6, 1e-5) if dtype == torch.float32 else (1e-11, 1e-11)
     assert measured[:, :3] == pytest.approx(expected[:, :3], rel=0, abs=rounding[0])
     assert measured[:, 3:] == pytest.approx(expected[:, 3:], rel=0, abs=rounding[1])
-
-
-@pytest.mark.parametrize("name", ["gemma2", "llama", "mamba"])
-def test_a_model_does_not_diverge_from_itself_nor_from_its_copy(name: str) -> None:
-    p = build(name)
-    for q in (p, copy.deepcopy(p)):
-        measured = measure_divergence(pair(p, q), STREAMS, PLAN)
-
-        assert (measured[:, :3] == [0.0, 0.0, 1.0]).all()
-        assert (measured[:, 3] == measured[:, 4]).all()
-
-
-def test_models_of_two_architectures_are_compared() -> None:
-    p, q = build("llama"), build("gpt2")
-    expected = by_hand(whole_logits(p, STREAMS, PLAN), whole_logits(q, STREAMS, PLAN), targets_of(STREAMS, PLAN))
-
-    assert measure_divergence(pair(p, q), STREAMS, PLAN) == pytest.approx(expected, rel=1e-5, abs=1e-6)
-
-
-def test_a_half_precision_candidate_is_compared_with_a_float_reference() -> None:
-    p = build("llama")
-    q = copy.deepcopy(p).to(torch.bfloat16)
-    expected = by_hand(whole_logits(p, STREAMS, PLAN), whole_logits(q, STREAMS, PLAN), targets_of(STREAMS, PLAN))
-
-    measured = measure_divergence(pair(p, q), STREAMS, PLAN, batch_size=1)
-
-    # The products themselves are bfloat16, and rounded as the shape of the matrices has it.
-    assert measured[:, 0].mean() == pytest.approx(expected[:, 0].mean(), rel=0.02)
 
 
 def test_a_model_whose_head_cannot_be_split_off_is_compared_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,15 +167,6 @@ def test_memory_that_runs_out_halves_the_batch(where: str, side_by_side: bool, m
     assert measured == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
-def test_a_target_that_the_heads_of_both_models_lack_is_refused() -> None:
-    model = build("llama")
-    model.lm_head = torch.nn.Linear(model.config.hidden_size, 5, bias=False)
-    streams = documents(30)
-
-    with pytest.raises(ModelError, match=r"gives token id .*, but its vocabulary has 5 entries"):
-        measure_divergence(pair(model, copy.deepcopy(model)), streams, sliding(streams, 32, 32))
-
-
 @pytest.mark.parametrize("side_by_side", [True, False])
 @pytest.mark.parametrize("damaged", ["p", "q"])
 def test_a_damaged_model_is_an_error_that_names_it(damaged: str, side_by_side: bool) -> None:
@@ -232,17 +194,6 @@ def test_a_token_ruled_out_by_the_candidate_alone_is_an_error() -> None:
 def test_vocabularies_of_two_sizes_are_refused() -> None:
     with pytest.raises(ModelError, match=r"'q' has 99 entries in its vocabulary, its reference 'p' 97: .*bpb_max"):
         measure_divergence(pair(build("llama"), build("llama", vocab_size=99)), STREAMS, PLAN)
-
-
-def test_a_failing_model_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    p, q = build("llama"), build("llama")
-
-    def fail(**_: Any) -> Any:
-        raise ValueError("no such thing")
-
-    monkeypatch.setattr(p, "forward", fail)
-    with pytest.raises(EngineError, match=r"'p'.*no such thing"):
-        measure_divergence(pair(p, q), STREAMS, PLAN)
 
 
 @pytest.mark.parametrize("tile", [TileShape(1, 1), TileShape(3, 4), TileShape(4, 10), TileShape(100, 100)])
@@ -320,12 +271,6 @@ def test_what_is_written_is_read_bit_for_bit_in_any_order(dtype: torch.dtype, tm
         assert file.read(0, 1).dtype == dtype
 
 
-def test_the_room_is_bounded_and_half_of_what_is_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for free, expected in ((2**20, 2**19), (2**50, 8 * 2**30)):
-        monkeypatch.setattr(logits.shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
-        assert room(tmp_path) == expected
-
-
 def test_a_folder_that_cannot_be_written_to_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=r"hidden states cannot be kept in .*gone.*free some of the disk"):
         Spool(tmp_path / "gone")
@@ -351,3 +296,9 @@ def test_a_file_cut_short_is_an_error(tmp_path: Path) -> None:
 
 def test_where_the_room_on_the_disk_is_not_known_the_most_may_be_spooled(tmp_path: Path) -> None:
     assert room(tmp_path / "none") == logits._MOST_BYTES
+
+
+def test_the_room_is_bounded_and_half_of_what_is_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for free, expected in ((2**20, 2**19), (2**50, 8 * 2**30)):
+        monkeypatch.setattr(logits.shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        assert room(tmp_path) == expected

@@ -19,7 +19,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 # No <s>: its id is that of the padding of models which count positions from behind it.
 TOKENIZER = framed_tokenizer("</s> $A </s>", mask=True)
-TEXTS = prompts(3, 9, 1, 5, 9, 66)
+TEXTS = prompts(3, 9, 1, 5, 26)
 
 
 def pieces_of(texts: list[str], tokenizer: Any = TOKENIZER, max_length: int | None = CONTEXT) -> list[Piece]:
@@ -50,11 +50,11 @@ def bert() -> Any:
 @pytest.mark.parametrize("name", MASKED)
 def test_batches_of_masked_copies_are_the_loop_over_masks(name: str) -> None:
     model = masked(name)
-    pieces = pieces_of(TEXTS)
+    pieces = pieces_of(TEXTS, max_length=12)
     expected = one_by_one(model, pieces)
     assert len(expected) == sum(len(text.split()) for text in TEXTS)
     assert expected.std() > 0.5
-    for size in (1, 3, 16, "auto") if name == "bert" else (3, "auto"):
+    for size in (1, 16, "auto") if name == "bert" else (5,):
         np.testing.assert_allclose(measure(model, pieces, batch_size=size), expected, atol=1e-5, rtol=0)
 
 

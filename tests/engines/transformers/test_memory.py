@@ -2,7 +2,6 @@
 
 import ctypes
 import types
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,21 +67,6 @@ def test_on_a_gpu_what_a_batch_of_tokens_takes_fits_in_512_mib(kilobytes: float,
     assert tokens == 1 or tokens * kilobytes * 1000 <= 2**29
 
 
-def test_the_free_memory_of_the_host_is_found() -> None:
-    assert 2**20 < devices.available_bytes("cpu") < 2**50
-
-
-def test_giving_memory_back_collects_what_is_unreachable() -> None:
-    class Cycle:
-        def __init__(self) -> None:
-            self.me = self
-
-    watched = weakref.ref(Cycle())
-    devices.release(CPU)
-
-    assert watched() is None
-
-
 # Devices.
 
 ROCM = "cuda: Optional[str] = None\nhip: Optional[str] = '6.3'\n"
@@ -125,11 +109,6 @@ def test_a_worker_takes_a_gpu_of_its_own_by_turns(
     assert devices.resolve_device(wanted, worker) == found
     monkeypatch.setattr(devices, "cuda_devices", lambda: 1)
     assert devices.resolve_device(wanted, worker) == (wanted if ":" in wanted else found.partition(":")[0])
-
-
-@pytest.mark.parametrize(("given", "found"), [("cpu", "cpu"), ("cuda", "cuda"), ("cuda:1", "cuda"), ("mps:0", "mps")])
-def test_the_class_of_a_device_leaves_out_its_number(given: str, found: str) -> None:
-    assert devices.device_class(given) == found
 
 
 @pytest.mark.usefixtures("clean_caches")

@@ -17,8 +17,9 @@ from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.settings.file import load_project
-from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
+from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.session import Options
+from pytest_lmgate.tools.fix.costs import bind_pair
 from pytest_lmgate.tools.fix.hybrids import Hybrids
 from pytest_lmgate.tools.fix.search import Limit, fix, split
 from tests.engines.transformers.measuring import load, measure_nll
@@ -28,7 +29,7 @@ bitsandbytes = pytest.importorskip("bitsandbytes")
 
 NF4 = "{load_in_4bit: true, bnb_4bit_quant_type: nf4}"
 INT8 = "{load_in_8bit: true, llm_int8_threshold: 0.0}"
-DOCUMENT = Protocol("document")
+DOCUMENT = WindowProtocol("document")
 NF4_HEAD_TOO = "{load_in_4bit: true, bnb_4bit_quant_type: nf4, llm_int8_skip_modules: [none]}"
 
 
@@ -146,9 +147,10 @@ def test_a_model_that_bitsandbytes_makes_by_the_recipe_has_the_kl_and_the_verdic
 
     first = evaluator(quantized=options)
     arguments: dict[str, Any] = {"budget": None, "tokens": 10**6}
-    whole = fix(first, "quantized", "float", rows, limit=Limit("kl", 1e3, 0.95, DOCUMENT), **arguments).tried[0].kl
+    bound = bind_pair(first, ("quantized", "float", rows), DOCUMENT)
+    whole = fix(first, bound, limit=Limit("kl", 1e3, 0.95, DOCUMENT), **arguments).tried[0].kl
     limit = Limit("kl", 0.6 * whole, 0.95, DOCUMENT)
-    found = fix(first, "quantized", "float", rows, limit=limit, **arguments)
+    found = fix(first, bound, limit=limit, **arguments)
     assert 0 < len(found.chosen.kept) < len(found.groups)
 
     options["quantization_config"]["llm_int8_skip_modules"] = list(found.linear)
@@ -158,7 +160,7 @@ def test_a_model_that_bitsandbytes_makes_by_the_recipe_has_the_kl_and_the_verdic
     (_, proof) = split(text, by_document=True, seed=0)
     judged, on_all = (
         limit.judge(
-            second.measurements.once(
+            second.measurements.get_or_measure(
                 lambda corpus=corpus: Divergences(
                     "compare", made, corpus, DivergenceRequest("float", DOCUMENT), original
                 )

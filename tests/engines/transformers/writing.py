@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from pytest_lmgate.engines.tokenizers import quiet
-from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from tests.engines.transformers.measuring import generate_texts
 from tests.models.encoders import ENCODER_DECODERS, encoder_decoder, framed_tokenizer
 from tests.models.zoo import CONTEXT, build, loaded, word_tokenizer, words

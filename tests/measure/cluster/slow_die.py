@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_lmgate.engines.base import Backend, Entry, Model
+from pytest_lmgate.engines.base import Backend, Model, ModelEntry
 from pytest_lmgate.windows.requests import Request
 from tests.engines.fair_die import Dice, Die
 
@@ -45,7 +45,7 @@ class SlowDice(Dice):
     name = "slow-die"
     suffixes = (".slow",)
 
-    def describe(self, entry: Entry) -> Model:
+    def describe(self, entry: ModelEntry) -> Model:
         file = entry.path(str(entry.spec.path))
         plain, facts = super().describe(entry), json.loads(file.read_bytes())
         content = None if "unknown" in facts else plain.content

@@ -6,13 +6,13 @@ import pytest
 
 from pytest_lmgate.errors import EngineError, ModelError
 from pytest_lmgate.measure.loop import Progress
-from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.settings.session import Executor
 from tests.measure.cluster.conftest import NODES, Dicing
 from tests.measure.entries import perplexity
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
-PROTOCOL = Protocol(max_length=8)
+PROTOCOL = WindowProtocol(max_length=8)
 
 
 def test_all_workers_share_a_measurement_whose_number_is_the_local_one(ray_cluster: Any, dicing: Dicing) -> None:
@@ -59,7 +59,7 @@ def test_a_batch_over_which_each_worker_ends_is_an_error_and_the_rest_is_kept(ra
     texts = [f"{number:08}" for number in range(40)]
 
     with pytest.raises(EngineError, match=r"3 Ray workers were lost over one batch, which may need more memory"):
-        perplexity(dicing.session(Executor()), "mortal", [*texts, "abc"], Protocol("document", max_length=8))
+        perplexity(dicing.session(Executor()), "mortal", [*texts, "abc"], WindowProtocol("document", max_length=8))
 
     assert any("this part is kept, and the next run resumes it" in note for note in dicing.notes)
 

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from pytest_lmgate.metrics.texts import TextMetric
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.stats.sample import ByRow, Sample, Scale
-from pytest_lmgate.tools.calibrate.power import _first, _mixed, calibrate_floor, calibrate_limit, calibrate_tolerance
+from pytest_lmgate.tools.calibrate.power import calibrate_limit, calibrate_tolerance
 
 SHARE = Scale("higher", lowest=0, highest=1, of_rows=True)
 PPL = Scale("lower", exponential=True)
@@ -69,8 +68,8 @@ ENGINES = {
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("runs", [3, 8])
-def test_a_tolerance_fails_an_unchanged_model_as_often_as_simulated(name: str, runs: int) -> None:
+def test_a_tolerance_fails_an_unchanged_model_as_often_as_simulated(name: str) -> None:
+    runs = 3
     engine, generator = ENGINES[name], np.random.default_rng(11)
     sign = 1 if isinstance(engine, Documents) else -1
     values = np.array([engine.value(engine.run(generator)) for _ in range(8_000)])
@@ -104,32 +103,3 @@ def test_a_limit_fails_on_other_rows_as_often_as_new_rows_do(name: str) -> None:
         fails = (values < limit - 1e-9).mean()
     worth = calibrate_limit([sample, sample], limit, stderr)
     assert worth.other_rows.fails(worth.threshold) == pytest.approx(fails, abs=0.02)
-
-
-@pytest.mark.parametrize("damage", [0.02, 0.05, 0.1])
-def test_damage_takes_right_rows(damage: float) -> None:
-    generator, n = np.random.default_rng(1), 400
-    worth = calibrate_floor(n, 0.7, 0.75)
-    shares = generator.binomial(n, 0.75 - damage, 100_000) / n
-    assert worth.badness.fails(worth.threshold, damage) == pytest.approx((shares < 0.7 - 1e-9).mean(), abs=0.005)
-
-
-def test_more_rows_make_a_limit_hold() -> None:
-    worth = calibrate_floor(200, 0.71, 0.75)
-    times = worth.times(worth.badness)
-    assert times is not None
-    assert calibrate_floor(round(200 * times), 0.71, 0.75).fails == pytest.approx(0.01, abs=0.003)
-    assert calibrate_floor(200, -worth.holding(), 0.75).fails <= 0.01
-    beyond = calibrate_floor(200, 0.8, 0.75)
-    assert beyond.times(beyond.badness) is None
-
-
-def test_the_first_number_for_which_something_holds_is_infinite_where_it_never_does() -> None:
-    assert _first(lambda x: x >= 0.25, 0, 1) == pytest.approx(0.25)
-    assert _first(lambda _: False, 0, 1) == np.inf
-
-
-def test_the_values_of_mixed_runs_of_a_statistic_are_its_own() -> None:
-    mean = TextMetric("f", "higher", "f|v:1", lambda *_: [], value=lambda sums: float(sums[0] / sums[1]))
-    runs = [Sample(np.array([[one, 1.0], [0.0, 1.0]]), np.ones(2, dtype=np.int64), metric=mean) for one in (0.0, 1.0)]
-    assert set(_mixed(runs, np.random.default_rng(0)).tolist()) == {0.0, 0.5}

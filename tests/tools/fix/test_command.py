@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,16 @@ from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from pytest_lmgate.cli.app import app
-from pytest_lmgate.errors import ConfigError, LmgateError
+from pytest_lmgate.errors import LmgateError
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
-from pytest_lmgate.settings.decoding import parse_fixture_call
 from pytest_lmgate.settings.file import load_project
-from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
+from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.session import Options
-from pytest_lmgate.tools.fix.command import _limit, recipe
-from pytest_lmgate.tools.fix.search import Fix, Group, Limit, Tried, split
+from pytest_lmgate.tools.fix.search import split
 from tests.end_to_end.projects import environment
 from tests.measure.conftest import make_tokenizer
 from tests.tools.fix.test_costs import make_reference, quantize, text
-from tests.tools.fix.test_page import judged
 from tests.warm import warm_python
 
 LAYERS = 3
@@ -183,7 +179,7 @@ def test_damaged_groups_of_3_bits_are_kept_in_8_where_a_model_in_8_bits_is_given
 def kl(evaluator: Evaluator, model: Any, rows: Any) -> float:
     """The mean divergence of a model from `float`, measured by itself."""
     p, q = evaluator.resolver.model("float"), evaluator.resolver.model(model)
-    request = DivergenceRequest("float", Protocol("document"))
+    request = DivergenceRequest("float", WindowProtocol("document"))
     return float(evaluator.measurements.again(Divergences("compare", q, rows, request, p)).kl.mean())
 
 
@@ -198,78 +194,12 @@ def test_a_group_costs_what_it_adds_to_the_kl_of_the_model_that_has_the_others(f
     assert kept["floor"]["nats"]["mean"] == pytest.approx(floor, rel=1e-3)
 
 
-def test_the_recipe_gives_the_kept_layers_the_config_of_the_other_model(folder: Path, kept: Any) -> None:
-    assert kept["recipe"] == {
-        "llm-compressor": {"config_groups": {"int8": {"targets": MODULES}}, "ignore": []},
-        "torchao": {"fqn_to_config": dict.fromkeys(MODULES, "int8")},
-        "modelopt": {"quant_cfg": [{"quantizer_name": f"{name}.weight_quantizer", "cfg": "int8"} for name in MODULES]},
-    }
-    done = run(folder, *KEEP)
-    assert "Keep 2 groups as in int8, +" in done.stdout
-    assert "; all groups as in int8: KL 0.000" in done.stdout
-    assert "# bitsandbytes has one config for all layers" in done.stdout
-
-
-def test_measurements_with_one_model_to_keep_are_cached_and_never_those_with_another(folder: Path, kept: Any) -> None:
-    def entries() -> set[Path]:
-        return set((folder / ".lmgate_cache").rglob("*.lmgate"))
-
-    before = entries()
-    assert found(folder, *KEEP) == kept
-    assert entries() == before
-    other = found(folder, *KEEP, "--keep", "damaged")
-    assert other["groups"] != kept["groups"]
-    assert len(entries()) >= len(before) + len(other["groups"])
-
-
-def test_a_gate_that_half_of_the_rows_pass_and_all_of_them_do_not_is_fixed(folder: Path) -> None:
-    evaluator = Evaluator(load_project(folder), Options(folder / "own_cache"))
-    rows = evaluator.resolver.corpus("rows")
-    halves = {seed: kl(evaluator, "damaged", split(rows, by_document=True, seed=seed)[0]) for seed in range(4)}
-    seed, whole = min(halves, key=halves.__getitem__), kl(evaluator, "damaged", rows)
-    assert halves[seed] < whole
-    settings = yaml.safe_load((folder / "lmgate.yaml").read_text())
-    gate = {"model": "damaged", "dataset": "rows", "reference": "float", "protocol": "document"}
-    facts = {}
-    for limit in ((halves[seed] + whole) / 2, whole * 1.0001):
-        gates = [{"kl_max": {**gate, "limit": limit}}]
-        (folder / "between.yaml").write_text(yaml.safe_dump({**settings, "gates": gates}))
-        arguments = ("damaged", "rows", "--against", "float", "--bits", "8", "--seed", str(seed))
-        facts[limit] = found(folder, *arguments, "--config", "between.yaml")
-    between, above = facts.values()
-    assert not between["passes_already"]
-    assert len(between["chosen"]["kept"]) > 0
-    assert above["passes_already"]
-    assert above["rows"] == {"search": 160, "proof": 0, "unit": "row"}
-
-
 def test_what_was_read_is_counted_in_rows_or_in_the_windows_of_a_text(folder: Path) -> None:
     facts = found(folder, *KL, "--tokens", "200")
     assert 1 < facts["rows"]["search"] < 20 <= facts["rows"]["proof"]
     said = run(folder, "damaged", "one", "--against", "float", "--kl", "0.002", "--bits", "8").stdout
     assert re.search(r"^searched \d+ windows \(", said, re.M)
     assert re.search(r"^PASS on \d+ other windows: ", said, re.M)
-
-
-def test_without_a_gate_it_measures_by_the_protocol_of_the_gates_on_its_models_and_says_so(folder: Path) -> None:
-    arguments = ("damaged", "rows", "--against", "float", "--kl", "0.002", "--bits", "8")
-    gate, free = found(folder, *KL), found(folder, *arguments)
-    assert free["signature"] == gate["signature"]
-    assert "protocol:document" in free["signature"]
-    assert free["proof"] == gate["proof"]
-    said = run(folder, *arguments, "--protocol", "sliding", "--max-length", "32", "--stride", "16").stdout
-    assert "protocol:sliding|max_length:32|stride:16|" in said.splitlines()[2]
-    assert "damage to fewer than 3.8% of such rows is not ruled out" in said.lower()
-
-
-def test_a_limit_that_the_reference_itself_is_too_near_to_is_said(folder: Path, tmp_path: Path) -> None:
-    evaluator = Evaluator(load_project(folder), Options(folder / "own_cache"))
-    value = evaluator.evaluate(parse_fixture_call("ppl_of", ("float", "rows"), {"protocol": "document"}))
-    gate = {"model": "int8", "dataset": "rows", "protocol": "document", "confidence": 0.95, "limit": 1.001 * value}
-    settings = {**yaml.safe_load((folder / "lmgate.yaml").read_text()), "gates": [{"ppl_max": gate}]}
-    (folder / "near.yaml").write_text(yaml.safe_dump(settings))
-    done = run(folder, "int8", "rows", "--against", "float", "--bits", "8", "--config", "near.yaml", rc=3)
-    assert "even 'float' does not pass: perplexity " in " ".join(done.stderr.split())
 
 
 WRONG = """
@@ -366,32 +296,3 @@ def test_after_a_kill_it_goes_on_where_it_was(folder: Path, tmp_path: Path) -> N
     assert len(after) > len(first["groups"]) + len(first["sets"])
     assert found(folder, *arguments) == first
     assert entries() == after
-
-
-def test_the_recipe_of_ggufs_has_their_tensors_and_that_of_checkpoints_the_embeddings_and_the_head() -> None:
-    from pytest_lmgate.tools.fix.hybrids import Part
-
-    parts = [Part("head", "head", ("lm_head",)), Part("embeddings", "embeddings", ("model.embed_tokens",))]
-    chosen = Tried((0, 1), 20, 0.01, judged(0.01, 0.1))
-    found = Fix(
-        Limit("kl", 0.1, 0.95, Protocol()),
-        100,
-        None,
-        tuple(Group(part, 0.1, 10) for part in parts),
-        (chosen,),
-        chosen,
-        None,
-        (2, 2),
-    )
-    assert recipe(found, "f16", keep=None)["llama.cpp"] == {
-        "llama-quantize": "--output-tensor-type f16 --token-embedding-type f16"
-    }
-    of_ggufs = replace(found, tensor_types=("--tensor-type a=f16", "--tensor-type b=f16"))
-    assert recipe(of_ggufs, "f16", keep=None) == {
-        "llama.cpp": {"llama-quantize": "--tensor-type a=f16 --tensor-type b=f16"}
-    }
-
-
-def test_a_gate_is_not_asked_for_without_a_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--gate needs a gate of an lmgate\.yaml: or give --kl"):
-        _limit(load_project(tmp_path), ["q", "p", "d"], "kl_max[q-p-d]", None, Protocol())

@@ -6,7 +6,6 @@ import os
 import random
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,17 @@ from pytest_lmgate.judge.baseline import Baselines
 from pytest_lmgate.judge.judge import Judge
 from pytest_lmgate.measure import lookup as pool
 from pytest_lmgate.settings.decoding import parse_marker
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.settings.gates import LimitGate
-from pytest_lmgate.settings.requests import Protocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.tools.fix import costs as why_module
-from pytest_lmgate.tools.fix.costs import Why, standing_out, why
-from pytest_lmgate.tools.fix.hybrids import Hybrids
+from pytest_lmgate.tools.fix.costs import Why, bind_pair, standing_out, why
 from tests.measure import entries
 from tests.measure.conftest import ALPHABET, CONTEXT, Workplace, make_model, make_tokenizer
 from tests.models.encoders import masked
 
 SMALLEST = 1e-7
+INT4 = ("models/int4", "float", "text")
 
 
 @pytest.mark.parametrize(
@@ -81,10 +80,11 @@ def text(words: int, seed: int = 0) -> str:
 
 
 def measured(workplace: Workplace, candidate: Any, reference: Any, *, rows: Sequence[str] = (), **settings: Any) -> Why:
-    asked = {"protocol": Protocol("disjoint"), "tokens": 600, "seconds": 600.0, **settings}
+    asked = {"protocol": WindowProtocol("disjoint"), "tokens": 600, "seconds": 600.0, **settings}
     tokenizer = make_tokenizer()
     evaluator = workplace.session().evaluator
-    return why(evaluator, (candidate, tokenizer), (reference, tokenizer), list(rows or [text(400)]), **asked)
+    names = (candidate, tokenizer), (reference, tokenizer), list(rows or [text(400)])
+    return why(evaluator, bind_pair(evaluator, names, asked.pop("protocol")), **asked)
 
 
 def test_the_layer_that_was_rounded_to_four_bits_is_named_and_all_others_cost_nothing(workplace: Workplace) -> None:
@@ -103,25 +103,6 @@ def test_the_layer_that_was_rounded_to_four_bits_is_named_and_all_others_cost_no
             assert each.ratio == pytest.approx(found.whole.ratio.value)
         else:
             assert (each.cost.mean, each.relief.mean, each.ratio) == (0.0, 0.0, 1.0)
-
-
-def test_no_layer_of_a_model_that_was_rounded_alike_everywhere_is_named(workplace: Workplace) -> None:
-    reference = make_reference(layers=4)
-    candidate = copy.deepcopy(reference)
-    quantize(candidate, bits=8)
-    found = measured(workplace, candidate, reference)
-    assert all(each.cost.mean > 0 for each in found.parts)
-    assert not any(each.stands_out for each in found.parts)
-
-
-def test_what_is_outside_of_the_blocks_is_a_part(workplace: Workplace) -> None:
-    reference = make_reference(layers=3)
-    candidate = copy.deepcopy(reference)
-    with torch.no_grad():
-        candidate.lm_head.weight.mul_(1.5)
-    found = measured(workplace, candidate, reference)
-    assert [each.part for each in found.parts if each.stands_out] == ["outside of the blocks"]
-    assert found.parts[-1].cost.mean == pytest.approx(found.whole.kl.value)
 
 
 def test_a_short_time_reads_less_of_the_text(workplace: Workplace) -> None:
@@ -150,25 +131,6 @@ def test_the_time_limit_ends_the_search_and_says_what_is_missing(
     assert 0 < found.missing < 2 * 4
     assert sum(each.relief is None for each in found.parts) == len(found.parts) - max(0, 4 - found.missing)
     assert found.needed > found.seconds
-
-
-def test_of_a_text_that_is_cut_after_some_tokens_no_more_are_read(workplace: Workplace) -> None:
-    reference, tokenizer = make_reference(layers=3), make_tokenizer()
-    (workplace.folder / "data" / "long.txt").write_text(text(800))
-    entries.entry(workplace, "long", path="data/long.txt", tokens=10 * CONTEXT)
-    evaluator = workplace.session().evaluator
-    pairs = (copy.deepcopy(reference), tokenizer), (reference, tokenizer)
-    found = why(evaluator, *pairs, "long", protocol=Protocol("disjoint"), tokens=600, seconds=600.0)
-    assert found.whole.n == 10 * (CONTEXT - 1)
-
-
-def test_of_a_dataset_of_rows_no_more_are_read_than_are_needed(workplace: Workplace) -> None:
-    reference = make_reference(layers=2)
-    candidate = copy.deepcopy(reference)
-    quantize(candidate.model.layers[1], bits=4)
-    rows = [text(20, seed) for seed in range(100)]
-    found = measured(workplace, candidate, reference, rows=rows, tokens=600)
-    assert 540 < found.whole.n < 660
 
 
 class Bigram(torch.nn.Module):
@@ -224,33 +186,15 @@ def test_models_that_do_not_fit_in_memory_together_are_refused(
     evaluator = of_files(workplace).session().evaluator
     monkeypatch.setattr(pool, "available_bytes", lambda _: 0)
     with pytest.raises(ModelError, match=r"^'float' and 'models/int4' do not fit in memory together$"):
-        why(evaluator, "models/int4", "float", "text", protocol=Protocol("disjoint"), tokens=600, seconds=600.0)
-
-
-@pytest.mark.parametrize("healed", [False, True])
-def test_a_hybrid_is_another_one_where_a_library_of_either_model_is_another(workplace: Workplace, healed: bool) -> None:
-    evaluator = of_files(workplace).session().evaluator
-    reference, candidate = (evaluator.resolver.model(name) for name in ("float", "models/int4"))
-    runners = evaluator.together(reference, candidate)
-
-    def ingredients(of_reference: str, of_candidate: str) -> str:
-        models = (
-            replace(model, runtime={**model.runtime, "kernels": version})
-            for model, version in ((reference, of_reference), (candidate, of_candidate))
-        )
-        hybrids = Hybrids(*models, runners)
-        return str(hybrids.model(hybrids.parts[1], healed=healed).ingredients)
-
-    assert len({ingredients("1", "1"), ingredients("1", "2"), ingredients("2", "1")}) == 3
+        why(evaluator, bind_pair(evaluator, INT4, WindowProtocol("disjoint")), tokens=600, seconds=600.0)
 
 
 def test_hybrids_of_models_from_files_come_from_the_cache_the_second_time(workplace: Workplace) -> None:
     of_files(workplace)
-    asked = {"protocol": Protocol("disjoint"), "tokens": 600, "seconds": 600.0}
 
     def run() -> tuple[Why, int]:
         evaluator = workplace.session().evaluator
-        found = why(evaluator, "models/int4", "float", "text", **asked)  # type: ignore[arg-type]
+        found = why(evaluator, bind_pair(evaluator, INT4, WindowProtocol("disjoint")), tokens=600, seconds=600.0)
         return found, sum(not lookup.hit for lookup in evaluator.measurements.lookups)
 
     (first, missed), (again, missed_again) = run(), run()
@@ -272,12 +216,6 @@ def test_by_group_the_layers_that_were_rounded_are_named_and_unchanged_groups_ar
     assert len(found.parts) == 4 * 2
 
 
-def test_models_with_the_same_weights_are_refused_by_group(workplace: Workplace) -> None:
-    reference = make_reference(layers=2)
-    with pytest.raises(ModelError, match="have the same weights"):
-        measured(workplace, copy.deepcopy(reference), reference, by="group")
-
-
 def test_a_failing_comparison_names_the_command_with_the_file_where_it_is_not_found_by_itself(
     workplace: Workplace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -286,12 +224,15 @@ def test_a_failing_comparison_names_the_command_with_the_file_where_it_is_not_fo
     assert isinstance(gate, LimitGate)
     judge = Judge(evaluator, Options(cache=tmp_path / "cache"), Baselines(tmp_path / "lmgate-baseline.json"))
     monkeypatch.chdir(workplace.folder)
-    assert judge._layers(gate) == "lmgate why twin text --against float --protocol sliding"
+    assert judge._layers(evaluator.bind_gate(gate)) == "lmgate why twin text --against float --protocol sliding"
     (elsewhere := tmp_path / "elsewhere").mkdir()
     (elsewhere / "lmgate.yaml").touch()
     monkeypatch.chdir(elsewhere)
     file = os.path.relpath(workplace.folder / "lmgate.yaml")
-    assert judge._layers(gate) == f"lmgate why twin text --against float --protocol sliding --config {file}"
+    assert (
+        judge._layers(evaluator.bind_gate(gate))
+        == f"lmgate why twin text --against float --protocol sliding --config {file}"
+    )
     given = {"protocol": "lm-eval", "max_length": 64, "add_bos_token": None, "allow_beyond_context": True}
-    layers = judge._layers(parse_marker("kl_max", ("twin", "float", "text", 1), given))
+    layers = judge._layers(evaluator.bind_gate(parse_marker("kl_max", ("twin", "float", "text", 1), given)))
     assert "--protocol lm-eval --max-length 64 -o allow_beyond_context=true -o add_bos_token=null --config" in layers

@@ -10,7 +10,6 @@ import torch
 from pytest_lmgate.engines.base import Model
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.errors import ModelError
-from pytest_lmgate.tools.fix import hybrids as module
 from pytest_lmgate.tools.fix.hybrids import By, Hybrids, Part, _Memory, _Replay
 from pytest_lmgate.windows.requests import Request, Requests
 from tests.models import zoo
@@ -76,27 +75,6 @@ def test_other_families_have_the_same_groups_and_unknown_blocks_are_whole(archit
     assert sorted(part.kind for part in found.parts if part.block == last) == sorted(kinds.split())
 
 
-def test_parts_that_both_models_have_alike_are_left_out():
-    reference = zoo.build("llama")
-    candidate = copy.deepcopy(reference)
-    with torch.no_grad():
-        candidate.model.layers[1].mlp.up_proj.weight.mul_(1.01)
-    found = hybrids(reference, candidate)
-    assert [part.name for part in found.parts] == ["model.layers.1 up"]
-    assert len(found.unchanged) == 2 * 5 - 1 + 3
-    assert found.linear(found.parts[0]) == ["model.layers.1.mlp.gate_proj", "model.layers.1.mlp.up_proj"]
-    assert len(hybrids(reference, candidate, by="block").parts) == 3
-
-
-def test_sizes_of_the_parts_add_up_to_the_models():
-    found = hybrids(*pair("llama", tie_word_embeddings=True))
-    whole = found.size()
-    sizes = [found.size(part) for part in found.parts]
-    assert tuple(map(sum, zip(*(each.bytes for each in sizes), strict=True))) == whole.bytes
-    assert tuple(map(sum, zip(*(each.matrices for each in sizes), strict=True))) == whole.matrices
-    assert whole.matrices[1] == 4 * whole.matrices[0] > 0
-
-
 def test_weights_that_wrap_rounded_numbers_are_compared_and_counted_by_what_they_wrap():
     reference = zoo.build("llama")
     weight = reference.model.layers[0].mlp.down_proj.weight.detach()
@@ -142,7 +120,7 @@ def plain(whole: Any, other: Any, part: Part, made: Hybrids) -> Any:
     return found
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma2", "mixtral", "bloom"])
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "mixtral"])
 def test_a_hybrid_that_reuses_hidden_states_gives_bit_by_bit_what_a_copy_with_its_weights_gives(
     architecture: str,
 ) -> None:
@@ -244,13 +222,3 @@ def test_nothing_is_reused_of_a_model_that_asks_for_the_class_of_its_blocks() ->
         model.model.layers = torch.nn.ModuleList(map(Typed, model.model.layers))
         model.model.register_forward_pre_hook(require_class)
     assert hybrids(*models, by="block").reuses == (False, False)
-
-
-def test_hidden_states_beyond_the_room_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = _Memory()
-    memory.begin(torch.nn.Identity(), (), {"input_ids": torch.tensor([[1, 2]])})
-    monkeypatch.setattr(module, "_MOST_BYTES", 15)
-    memory.write(1, torch.zeros(4))
-    assert memory.read(1, 0) is None
-    memory.write(1, torch.zeros(3))
-    assert torch.equal(memory.read(1, 0), torch.zeros(3))

@@ -10,18 +10,18 @@ from typing import Any
 import html5lib
 import pytest
 
-from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.stats.means import ClusteredMean
 from pytest_lmgate.tools.fix.page import FixReport
-from pytest_lmgate.tools.fix.search import Fix, Group, Judged, Limit, Tried
+from pytest_lmgate.tools.fix.search import Fix, Group, Limit, Trial, Tried
 from tests.report.browser import CHROMIUM, chromium
 from tests.report.hostile import HOSTILE
 
 
-def judged(value: float, limit: float, noise: float = 0.01) -> Judged:
+def judged(value: float, limit: float, noise: float = 0.01) -> Trial:
     lower, upper = value * (1 - noise), value * (1 + noise)
     outcome: Any = "pass" if upper <= limit else "fail" if lower > limit else "inconclusive"
-    return Judged(outcome, ClusteredMean(value, 5000, 150, noise, 149.0), limit, upper, upper / (limit or 1), 9000)
+    return Trial(outcome, ClusteredMean(value, 5000, 150, noise, 149.0), limit, upper, upper / (limit or 1), 9000)
 
 
 def report_of(
@@ -34,7 +34,7 @@ def report_of(
     tried = tuple(Tried(tuple(range(count)), *one, judged(one[1], limit)) for count, one in enumerate(sets))
     passing = [each for each in tried[1:] if each.judged.outcome == "pass"]
     chosen = min(passing, key=lambda each: each.extra) if passing else None
-    found = Fix(Limit(metric, limit, 0.95, Protocol()), 1000, budget, groups, tried, chosen, None, (148, 152))
+    found = Fix(Limit(metric, limit, 0.95, WindowProtocol()), 1000, budget, groups, tried, chosen, None, (148, 152))
     if proof is not None:
         found = replace(found, proof=judged(proof, limit))
     return FixReport(found, "int4 against float on rows: the gate", "float", "a: <b>\n" if proof else "")
@@ -71,68 +71,6 @@ def test_the_page_has_each_word_and_row_of_the_terminal(report: FixReport) -> No
     page = re.sub(r"\s", "", text_of(html))
     for line in report.lines():
         assert re.sub(r"[\s█<]", "", line) in page
-
-
-@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
-def test_the_picture_is_within_its_frame_and_its_ticks_differ(report: FixReport) -> None:
-    picture = report.picture()
-    assert picture is not None
-    for axis in (picture["x"], picture["y"]):
-        assert 2 <= len(axis.ticks) <= 10
-        assert len({mark.label for mark in axis.ticks}) == len(axis.ticks)
-        assert all(0 <= mark.at <= 100 for mark in axis.ticks)
-        assert all(one.at < other.at for one, other in pairwise(axis.ticks))
-    assert len(picture["sets"]) == len(report.found.tried)
-    paths = [picture["frontier"], *(path for each in picture["sets"] for path in each[1:3]), *(picture["proof"] or ())]
-    assert all(0 <= float(number) <= 100 for path in paths for number in re.findall(r"[\d.]+", path.removesuffix("h0")))
-
-
-def test_marks_stand_in_the_order_of_their_numbers() -> None:
-    picture = REPORTS["pass"].picture()
-    assert picture is not None
-    places = [tuple(map(float, re.findall(r"[\d.]+", dot)[:2])) for _, dot, _, _ in picture["sets"]]
-    # By extra bytes: the candidate, the chosen, one that is larger and worse, and the best, lowest.
-    assert [name for name, *_ in picture["sets"]] == ["tried", "chosen", "tried", "tried"]
-    assert [x for x, _ in places] == sorted(x for x, _ in places)
-    assert places[0][1] < picture["limit"] < places[2][1] < places[1][1] < places[3][1]
-    # The frontier has all but the third.
-    corners = re.findall(r"[HM]([\d.]+)[V ]([\d.]+)", picture["frontier"])
-    assert [tuple(map(float, corner)) for corner in corners] == [places[0], places[1], places[3]]
-    x, proof = (float(number) for number in picture["proof"][0].removeprefix("M").removesuffix("h0").split())
-    assert picture["limit"] < proof == places[2][1]
-    assert x == places[1][0]
-    assert picture["budget"] is None
-
-
-@pytest.mark.parametrize(
-    ("metric", "limit", "value", "said"),
-    [
-        ("kl", 0.001, 0.00099996 / 1.01, "at most KL 0.00099996 at 95%"),
-        ("kl", 0.001, 0.0005, "at most KL 0.000505 at 95%"),
-        ("ppl", math.log(16.5), math.log(16.5) / 1.01 - 1e-7, "at most perplexity 16.499998 at 95%"),
-        ("ppl ratio", math.log1p(0.01), math.log1p(0.01) / 1.01 - 1e-8, "at most perplexity +0.999999% at 95%"),
-    ],
-)
-def test_a_bound_has_as_many_digits_as_tell_it_from_the_limit(
-    metric: str, limit: float, value: float, said: str
-) -> None:
-    report = report_of((0, 9 * limit), (20, value), limit=limit, proof=value, metric=metric)
-    assert said in report.proof[0]
-
-
-def test_a_small_value_is_not_drawn_at_the_edge_and_none_at_all_is() -> None:
-    for name, is_at_the_edge in (("passes by far", False), ("equal bytes, and no KL at all", True)):
-        picture = REPORTS[name].picture()
-        assert picture is not None
-        assert ([dot.endswith(" 100h0") for _, dot, _, _ in picture["sets"]][-1]) is is_at_the_edge
-
-
-def test_the_budget_is_drawn_where_it_cuts() -> None:
-    picture = REPORTS["no set within the budget"].picture()
-    assert picture is not None
-    at = [float(dot[1:].split()[0]) for _, dot, _, _ in picture["sets"]]
-    assert at[1] < picture["budget"] < at[2]
-    assert picture["proof"] is None
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)

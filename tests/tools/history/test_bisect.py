@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_lmgate.errors import ConfigError
-from pytest_lmgate.tools.history.bisect import _is_meant, _test_of, bisect
 from tests.end_to_end.projects import environment
 from tests.warm import warm_python
 
@@ -172,24 +170,6 @@ def test_an_interrupted_bisection_leaves_nothing(tmp_path: Path, number: int) ->
     assert not list(temporary.glob("lmgate-bisect-*"))
 
 
-def test_where_no_working_tree_can_be_added_nothing_is_left(tmp_path: Path) -> None:
-    repo, temporary = Repo(tmp_path / "repo", (6, 8)), tmp_path / "tmp"
-    temporary.mkdir()
-    (repo.top / ".git" / "worktrees").write_text("a file in the place of a folder")
-    process = repo.start("HEAD~1", "HEAD", "--", GATE, temporary=temporary)
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 3
-    assert "git worktree failed" in err
-    assert not list(temporary.glob("lmgate-bisect-*"))
-
-
-def test_without_git_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"git rev-parse cannot be run: .*No such file or directory"):
-        bisect("a", "b", [GATE])
-
-
 def test_what_is_not_in_the_repository_can_be_linked(tmp_path: Path) -> None:
     repo = Repo(tmp_path, (6, 8))
     repo.git("rm", "-q", "--cached", "text.txt")
@@ -202,29 +182,3 @@ def test_what_is_not_in_the_repository_can_be_linked(tmp_path: Path) -> None:
     assert (repo.top / "text.txt").is_file()
     code, _, err = repo.run("HEAD~3", "HEAD", "--link", "gone.txt", "--", GATE)
     assert (code, "'gone.txt'" in err) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("given", "test"),
-    [
-        ("lmgate.yaml::ppl_max[die-text]", "lmgate.yaml::ppl_max[die-text]"),
-        ("a/test_q.py::test_x::ppl_max[die-text]", "a/test_q.py::test_x"),
-        ("test_q.py::TestA::test_x[1-2]::no_regression:ppl[a-b#2]", "test_q.py::TestA::test_x[1-2]"),
-        ("test_q.py::test_ppl_max", "test_q.py::test_ppl_max"),
-        ("--lmgate-device=cuda", "--lmgate-device=cuda"),
-        ("tests", "tests"),
-    ],
-)
-def test_pytest_gets_the_test_of_a_gate(given: str, test: str) -> None:
-    assert _test_of(given) == test
-
-
-def test_only_the_gates_that_were_given_are_judged() -> None:
-    one, other = "quality/test_q.py::test_x::ppl_max[a-b]", "quality/test_q.py::test_x::bpb_max[a-b]"
-    for given, both in (
-        (["test_q.py::test_x::ppl_max[a-b]"], (True, False)),
-        (["quality/test_q.py::test_x"], (True, True)),
-        (["quality"], (True, True)),
-        ([], (True, True)),
-    ):
-        assert (_is_meant(one, given), _is_meant(other, given)) == both

@@ -138,57 +138,9 @@ CHOICES: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
         _made(ctx_a=_text(), ctx_b=_text(3), activity_label=_text(1), endings=_texts(4), label=_one_of("0123")),
     ),
     "arc_easy": ("arc/arc_easy.yaml", _lettered(4)),
-    "arc_challenge": ("arc/arc_challenge.yaml", _lettered(3)),
-    "commonsense_qa": ("commonsense_qa/default.yaml", _lettered(5)),
-    "openbookqa": ("openbookqa/openbookqa.yaml", lambda d: {**_lettered(4)(d), "question_stem": d.text()}),
     "piqa": ("piqa/piqa.yaml", _made(goal=_text(), sol1=_text(6), sol2=_text(4), label=_index(2))),
-    "sciq": (
-        "sciq/sciq.yaml",
-        lambda d: {
-            "support": d.text(),
-            "question": d.text(),
-            **_several("distractor{}", 3)(d),
-            "correct_answer": d.text(5),
-        },
-    ),
     "boolq": ("super_glue/boolq/default.yaml", _labelled(2, "passage", "question")),
-    "rte": ("glue/rte/default.yaml", _labelled(2, "sentence1", "sentence2")),
-    "mrpc": ("glue/mrpc/default.yaml", _labelled(2, "sentence1", "sentence2")),
     "mnli": ("glue/mnli/default.yaml", _labelled(3, "premise", "hypothesis")),
-    "qnli": ("glue/qnli/default.yaml", _labelled(2, "question", "sentence")),
-    "sst2": ("glue/sst2/default.yaml", _labelled(2, "sentence")),
-    "anli_r1": ("anli/anli_r1.yaml", _labelled(3, "premise", "hypothesis")),
-    "swag": (
-        "swag/swag.yaml",
-        lambda d: {
-            "startphrase": d.text(),
-            **{f"ending{at}": text for at, text in enumerate(d.texts(4))},
-            "label": d.index(4),
-        },
-    ),
-    "medmcqa": (
-        "medmcqa/medmcqa.yaml",
-        lambda d: {
-            "question": d.text(),
-            **dict(zip(("opa", "opb", "opc", "opd"), d.texts(4), strict=True)),
-            "cop": d.index(4),
-        },
-    ),
-    "social_iqa": (
-        "siqa/siqa.yaml",
-        _made(
-            context=_text(),
-            question=_text(3),
-            answerA=_text(2),
-            answerB=_text(3),
-            answerC=_text(4),
-            label=_one_of("123"),
-        ),
-    ),
-    "pubmedqa": (
-        "pubmedqa/pubmedqa.yaml",
-        _made(CONTEXTS=_texts(2), QUESTION=_text(), final_decision=_one_of(["yes", "no", "maybe"])),
-    ),
     "race": ("race/race.yaml", _race),
     "logiqa": (
         "logiqa/logiqa.yaml",
@@ -205,8 +157,6 @@ CHOICES: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
     ),
     "copa": ("super_glue/copa/default.yaml", _COPA),
     "xcopa_it": ("xcopa/default_it.yaml", _COPA),
-    "xnli_en": ("xnli/xnli_en.yaml", _labelled(3, "premise", "hypothesis")),
-    "paws_en": ("paws-x/paws_en.yaml", _labelled(2, "sentence1", "sentence2")),
     "xstorycloze_en": (
         "xstorycloze/default_en.yaml",
         lambda d: {
@@ -216,27 +166,7 @@ CHOICES: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
         },
     ),
     "blimp_causative": ("blimp/causative.yaml", _made(sentence_good=_text(4), sentence_bad=_text(5))),
-    "belebele_eng_Latn": (
-        "belebele/belebele_eng_Latn.yaml",
-        lambda d: {
-            "flores_passage": d.text(),
-            "question": d.text(),
-            **_several("mc_answer{}", 4)(d),
-            "correct_answer_num": str(d.index(4) + 1),
-        },
-    ),
     "truthfulqa_mc1": ("truthfulqa/truthfulqa_mc1.yaml", _truth),
-    "toxigen": ("toxigen/toxigen.yaml", _made(text=_text(), toxicity_ai=_index(5), toxicity_human=_index(5))),
-    "kobest_copa": (
-        "kobest/kobest_copa.yaml",
-        _made(
-            premise=_text(),
-            question=_one_of(["원인", "결과"]),
-            alternative_1=_text(4),
-            alternative_2=_text(3),
-            label=_index(2),
-        ),
-    ),
     # a number for each row from the likelihoods, by code of the task
     "truthfulqa_mc2": (
         "truthfulqa/truthfulqa_mc2.yaml",
@@ -253,7 +183,6 @@ CHOICES: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
     ),
     # a question for each choice
     "winogrande": ("winogrande/default.yaml", _blank),
-    "xwinograd_en": ("xwinograd/xwinograd_en.yaml", _blank),
     "wsc273": ("wsc273/default.yaml", _pronoun),
     **{
         f"mmlu_{subject}": (f"mmlu/default/mmlu_{subject}.yaml", _MMLU)
@@ -263,23 +192,18 @@ CHOICES: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
 
 LIKELIHOODS: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
     "lambada_openai": ("lambada/lambada_openai.yaml", _made(text=_text(9))),
-    "arithmetic_2da": ("arithmetic/arithmetic_2da.yaml", _made(context=_text(), completion=_text(1))),
     "asdiv": (
         "asdiv/default.yaml",
         _made(body=_text(), question=_text(3), answer=lambda d: f"{d.text(1)} (cats)"),
     ),
     "wikitext": ("wikitext/wikitext.yaml", lambda d: {"page": f" = {d.text(3)} = \n {d.text(9)} , {d.text(9)} . \n"}),
-    "pile_arxiv": ("pile/pile_arxiv.yaml", lambda d: {"text": d.text(40)}),
     "paloma_c4_en": ("paloma/paloma_c4_en.yaml", lambda d: {"text": d.text(30)}),
 }
 
 TEXTS: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
     "gsm8k": ("gsm8k/gsm8k.yaml", _sums),
-    "gsm8k_cot": ("gsm8k/gsm8k-cot.yaml", _sums),
     "triviaqa": ("triviaqa/default.yaml", lambda d: {"question": d.text(), "answer": {"aliases": d.texts(3)}}),
-    "nq_open": ("nq_open/nq_open.yaml", lambda d: {"question": d.text(), "answer": d.texts(2)}),
     "bbh_cot_fewshot_navigate": ("bbh/cot_fewshot/navigate.yaml", _NAVIGATE),
-    "bbh_zeroshot_navigate": ("bbh/zeroshot/navigate.yaml", _NAVIGATE),
     "wmt16-en-de": ("translation/wmt16_en-de.yaml", lambda d: {"translation": {"en": d.text(), "de": d.text()}}),
     "gpqa_main_cot_zeroshot": ("gpqa/cot_zeroshot/gpqa_main_cot_zeroshot.yaml", _gpqa),
     "mgsm_direct_en": (
@@ -315,7 +239,6 @@ TEXTS: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
 # How a document is changed so that a text is right: a model with random weights would never be.
 ANSWERED: dict[str, Callable[[Document, str], Document]] = {
     "triviaqa": lambda doc, text: {**doc, "answer": {"aliases": [*doc["answer"]["aliases"], text.strip()]}},
-    "nq_open": lambda doc, text: {**doc, "answer": [*doc["answer"], text.strip()]},
     "wmt16-en-de": lambda doc, text: {**doc, "translation": {**doc["translation"], "de": text}},
     **dict.fromkeys(
         ("hendrycks_math_algebra", "hendrycks_math_geometry"),

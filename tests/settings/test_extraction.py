@@ -7,9 +7,18 @@ import numpy as np
 import pytest
 
 from pytest_lmgate.errors import ConfigError, DataError, MetricInputError
-from pytest_lmgate.metrics.answers import Answer, applied, extracted
-from pytest_lmgate.metrics.texts import exact, invalid, number_in, text_score
-from pytest_lmgate.settings.extraction import INVALID, PRESETS, MajorityVote, Map, Steps, TakeFirstK, read_extractions
+from pytest_lmgate.metrics.texts import exact, number_in, text_score
+from pytest_lmgate.settings.extraction import (
+    INVALID,
+    PRESETS,
+    Answer,
+    MajorityVote,
+    Map,
+    Steps,
+    TakeFirstK,
+    extracted,
+    read_extractions,
+)
 
 hypothesis = pytest.importorskip("hypothesis", reason="hypothesis, which makes the texts, is not installed")
 st = hypothesis.strategies
@@ -47,7 +56,7 @@ def by_the_harness(name: str, texts: Sequence[str], doc: dict[str, Any] | None =
 def ours(written: Any, texts: Sequence[str], row: dict[str, Any] | None = None) -> list[str]:
     found = [Answer(text) for text in texts]
     for step in steps_of(written):
-        found = applied(step, found, row or {}, where="row 0")
+        found = step.apply(found, row or {}, "row 0")
     return [answer.text for answer in found]
 
 
@@ -69,7 +78,7 @@ def test_a_step_without_arguments_equals_the_harness(name: str, texts: list[str]
 def test_choosing_among_several_texts_equals_the_harness(texts: list[str]) -> None:
     answers = [Answer(text) for text in texts]
     for step, name, how in ((TakeFirstK(3), "take_first_k", {"k": 3}), (MajorityVote(), "majority_vote", {})):
-        found = [answer.text for answer in applied(step, answers, {}, where="row 0")]
+        found = [answer.text for answer in step.apply(answers, {}, "row 0")]
         assert found == by_the_harness(name, texts, **how)
 
 
@@ -145,31 +154,6 @@ def test_presets_for_gsm8k_are_the_filters_of_the_harnesses_task() -> None:
         assert take == second["function"] == "take_first"
 
 
-@pytest.mark.parametrize(
-    ("preset", "text", "answer"),
-    [
-        ("gsm8k-strict", "so 5.\n#### 1,234", "1,234"),
-        ("gsm8k-strict", "the answer is 5", None),
-        ("gsm8k-flexible", "2 and 3 are $18.00.", "$18.00."),
-        ("last-number", "From 3 to -1,234.50.", "-1,234.50"),
-        ("last-number", "about 1e-3, 2", "2"),
-        ("last-number", "none", None),
-        ("letter", "A good answer is (B).", "B"),
-        ("letter", "The answer: **C**", "C"),
-        ("letter", "Answer: A? No, the answer is D", "D"),
-        ("letter", " (A) because", "A"),
-        ("letter", "We choose (B) here", "B"),
-        ("letter", "A's colour", None),
-        ("letter", "nothing", None),
-        ("boxed", r"so \boxed{\frac{1}{2}} and \boxed{x^{2}}.", "x^{2}"),
-        ("boxed", r"\boxed{ 5", None),
-    ],
-)
-def test_a_preset_finds_an_answer(preset: str, text: str, answer: str | None) -> None:
-    (found,) = extracted(read_extractions(preset)[""], [text], [{}], name="d")
-    assert found == (Answer(answer) if answer is not None else Answer(INVALID, False))
-
-
 def test_an_answer_is_found_unless_a_step_fell_back_or_it_is_empty() -> None:
     texts = ["7 ", "x", "", " "]
     steps = steps_of({"regex": {"pattern": r"\d|\s", "fallback": "7"}}, "lowercase")
@@ -214,12 +198,6 @@ def test_steps_that_cannot_be_are_refused_with_what_was_expected(written: Any, m
     with pytest.raises(ConfigError) as raised:
         read_extractions(written)
     assert str(raised.value).startswith(f"extract{message}")
-
-
-def test_the_share_without_an_answer_counts_empty_texts_and_needs_no_references() -> None:
-    score = text_score(invalid(), ["a", "", " ", "b"], None)
-    assert (score, score.direction, score.details["without"]) == (0.5, "lower", 2)
-    assert [each.row for each in score.details["worst"]][:2] == [1, 2]
 
 
 @pytest.mark.parametrize(

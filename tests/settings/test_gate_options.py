@@ -1,9 +1,7 @@
 """Arguments of what is not a perplexity: generated texts, multiple choice, masked models."""
 
-import copy
 import json
 import math
-import pickle
 from typing import Any, get_args
 
 import pytest
@@ -12,35 +10,18 @@ from hypothesis import strategies as st
 
 from pytest_lmgate.errors import ConfigError, ProtocolError
 from pytest_lmgate.settings.decoding import parse_fixture_call, parse_marker
-from pytest_lmgate.settings.gates import EvaluationSpec, untaken
-from pytest_lmgate.settings.requests import (
-    AVERAGES,
+from pytest_lmgate.settings.gate_options import (
     GenerationRequest,
-    Protocol,
     Signature,
     TextRequest,
     Unit,
     Windowing,
+    WindowProtocol,
 )
+from pytest_lmgate.settings.gates import EvaluationSpec, untaken
 from pytest_lmgate.windows.protocols import PROTOCOLS
 
 UNITS = get_args(Unit)
-
-
-@pytest.mark.parametrize(
-    ("marker", "metric", "direction", "limit"),
-    [
-        ("ppl_max", "ppl", "lower", 1000.0),
-        ("bpb_max", "bpb", "lower", 1000.0),
-        ("ter_max", "ter", "lower", 1000.0),
-        ("bleu_min", "bleu", "higher", 100),
-        ("accuracy_min", "accuracy", "higher", 1),
-    ],
-)
-def test_a_marker_says_which_side_of_the_limit_is_wrong(marker: str, metric: str, direction: str, limit: float) -> None:
-    gate = parse_marker(marker, ("m", "d", limit), {})
-    assert (gate.evaluation.metric, gate.direction, gate.limit) == (metric, direction, limit)
-    assert gate.label == f"{marker}[m-d]"
 
 
 @pytest.mark.parametrize(
@@ -124,24 +105,6 @@ def test_a_limit_that_no_value_or_every_value_keeps_to_is_refused(marker: str, l
         parse_marker(marker, (*names, "m", "d", limit), {})
 
 
-def test_options_of_the_metric_and_of_generation_are_told_apart() -> None:
-    gate = parse_marker("bleu_min", ("m", "d", 20), {"tokenize": "zh", "num_beams": 4, "max_ngram_order": 1})
-    assert gate.evaluation == EvaluationSpec(
-        "bleu",
-        "m",
-        "d",
-        TextRequest("bleu", (("max_ngram_order", 1), ("tokenize", "zh")), GenerationRequest(num_beams=4)),
-    )
-
-
-def test_a_users_metric_is_named_first() -> None:
-    gate = parse_marker("metric_min", ("politeness", "m", "d", 250.0), {})
-    assert (gate.evaluation.metric, gate.limit) == ("politeness", 250.0)
-    assert gate.label == "metric_min:politeness[m-d]"
-    with pytest.raises(ConfigError, match=r"^metric: .*got 3"):
-        parse_marker("metric_min", (3, "m", "d", 1.0), {})
-
-
 def test_a_fixture_takes_texts_in_place_of_model_and_dataset_but_not_beside_them() -> None:
     texts = {"predictions": ["a"], "references": [["b"]]}
     spec = parse_fixture_call("bleu_of", (), {**texts, "lowercase": True})
@@ -161,52 +124,45 @@ def test_a_fixture_takes_texts_in_place_of_model_and_dataset_but_not_beside_them
 # Protocols: what each name fixes, what it refuses, and the numbers that the model fills in.
 
 
-def test_no_name_of_the_definitions_is_lost_and_the_first_is_the_default() -> None:
-    assert {*PROTOCOLS} >= {"sliding", "disjoint", "bos-chunks", "gptq", "llama.cpp", "lm-eval", "document"}
-    assert next(iter(PROTOCOLS)) == Protocol().name == "sliding"
-    assert UNITS == ("token", "word", "byte", "char", "bits_per_byte")
-    assert AVERAGES == ("token", "window")
-
-
 @pytest.mark.parametrize(
     ("protocol", "context", "windowing"),
     [
-        (Protocol(), 1024, Windowing("sliding", 1024, 512)),
-        (Protocol(), 2, Windowing("sliding", 2, 1)),
-        (Protocol(max_length=512, stride=128), 1024, Windowing("sliding", 512, 128)),
-        (Protocol(max_length=512), None, Windowing("sliding", 512, 256)),
-        (Protocol("disjoint"), 1024, Windowing("disjoint", 1024, 1024)),
-        (Protocol("bos-chunks"), 2048, Windowing("bos-chunks", 2048, 2048)),
-        (Protocol("gptq"), 4096, Windowing("gptq", 2048, 2048)),
-        (Protocol("gptq", max_length=1024), 1024, Windowing("gptq", 1024, 1024)),
-        (Protocol("llama.cpp"), 4096, Windowing("llama.cpp", 512, 512)),
-        (Protocol("lm-eval"), 1024, Windowing("lm-eval", 1024, 1024, False)),
-        (Protocol("lm-eval", add_bos_token=None), 1024, Windowing("lm-eval", 1024, 1024, None)),
-        (Protocol("document"), 1024, Windowing("document", 1024, 512)),
-        (Protocol(max_length=4096, allow_beyond_context=True), 2048, Windowing("sliding", 4096, 2048)),
-        (Protocol("gptq", allow_beyond_context=True), 1024, Windowing("gptq", 2048, 2048)),
+        (WindowProtocol(), 1024, Windowing("sliding", 1024, 512)),
+        (WindowProtocol(), 2, Windowing("sliding", 2, 1)),
+        (WindowProtocol(max_length=512, stride=128), 1024, Windowing("sliding", 512, 128)),
+        (WindowProtocol(max_length=512), None, Windowing("sliding", 512, 256)),
+        (WindowProtocol("disjoint"), 1024, Windowing("disjoint", 1024, 1024)),
+        (WindowProtocol("bos-chunks"), 2048, Windowing("bos-chunks", 2048, 2048)),
+        (WindowProtocol("gptq"), 4096, Windowing("gptq", 2048, 2048)),
+        (WindowProtocol("gptq", max_length=1024), 1024, Windowing("gptq", 1024, 1024)),
+        (WindowProtocol("llama.cpp"), 4096, Windowing("llama.cpp", 512, 512)),
+        (WindowProtocol("lm-eval"), 1024, Windowing("lm-eval", 1024, 1024, False)),
+        (WindowProtocol("lm-eval", add_bos_token=None), 1024, Windowing("lm-eval", 1024, 1024, None)),
+        (WindowProtocol("document"), 1024, Windowing("document", 1024, 512)),
+        (WindowProtocol(max_length=4096, allow_beyond_context=True), 2048, Windowing("sliding", 4096, 2048)),
+        (WindowProtocol("gptq", allow_beyond_context=True), 1024, Windowing("gptq", 2048, 2048)),
     ],
 )
 def test_what_is_not_said_comes_from_the_convention_or_the_model(
-    protocol: Protocol, context: int | None, windowing: Windowing
+    protocol: WindowProtocol, context: int | None, windowing: Windowing
 ) -> None:
     assert protocol.windowing(context, model="m") == windowing
 
 
 @given(length=st.integers(2, 4096), unit=st.sampled_from(UNITS))
 def test_a_stride_as_long_as_the_window_is_the_disjoint_protocol(length: int, unit: str) -> None:
-    sliding = Protocol(max_length=length, stride=length, unit=unit).windowing(None, model="m")
-    disjoint = Protocol("disjoint", max_length=length, unit=unit).windowing(None, model="m")
+    sliding = WindowProtocol(max_length=length, stride=length, unit=unit).windowing(None, model="m")
+    disjoint = WindowProtocol("disjoint", max_length=length, unit=unit).windowing(None, model="m")
     assert sliding == disjoint
     assert sliding.signature == f"protocol:disjoint|max_length:{length}"
 
 
 def test_unit_average_and_permission_are_not_part_of_the_windows() -> None:
-    plain = Protocol(max_length=64).windowing(128, model="m")
+    plain = WindowProtocol(max_length=64).windowing(128, model="m")
     for unit in UNITS:
-        assert Protocol(max_length=64, unit=unit).windowing(128, model="m") == plain
-    assert Protocol(max_length=64, average="window").windowing(128, model="m") == plain
-    assert Protocol(max_length=64, allow_beyond_context=True).windowing(128, model="m") == plain
+        assert WindowProtocol(max_length=64, unit=unit).windowing(128, model="m") == plain
+    assert WindowProtocol(max_length=64, average="window").windowing(128, model="m") == plain
+    assert WindowProtocol(max_length=64, allow_beyond_context=True).windowing(128, model="m") == plain
 
 
 @given(
@@ -220,7 +176,7 @@ def test_windows_are_within_the_context_and_strides_within_the_window_or_it_is_a
     name: str, max_length: int | None, stride: int | None, context: int | None, allow: bool
 ) -> None:
     try:
-        windowing = Protocol(name, max_length, stride, allow_beyond_context=allow).windowing(context, model="m")
+        windowing = WindowProtocol(name, max_length, stride, allow_beyond_context=allow).windowing(context, model="m")
     except ProtocolError:
         return
     assert 1 <= windowing.stride <= windowing.max_length
@@ -249,12 +205,6 @@ def test_a_windowing_says_what_its_protocol_fixes(
     assert found == (by_document, whole_text, average)
 
 
-@pytest.mark.parametrize("name", ["disjoint", "bos-chunks", "gptq", "llama.cpp", "lm-eval"])
-def test_a_stride_is_refused_where_the_protocol_has_none(name: str) -> None:
-    with pytest.raises(ProtocolError, match=f"^stride: protocol '{name}' "):
-        Protocol(name, stride=64)
-
-
 @pytest.mark.parametrize(
     ("name", "average", "own"),
     [
@@ -266,31 +216,36 @@ def test_a_stride_is_refused_where_the_protocol_has_none(name: str) -> None:
 )
 def test_a_convention_is_not_averaged_in_another_way_than_its_own(name: str, average: str, own: str) -> None:
     with pytest.raises(ProtocolError, match=f"^average: .*average='{own}' only"):
-        Protocol(name, average=average)
-    assert Protocol(name, average=own).average == own
+        WindowProtocol(name, average=average)
+    assert WindowProtocol(name, average=own).average == own
 
 
 @pytest.mark.parametrize("name", ["sliding", "disjoint", "document"])
 def test_the_mean_of_window_means_is_per_token_only(name: str) -> None:
-    assert Protocol(name, average="window").average == "window"
+    assert WindowProtocol(name, average="window").average == "window"
     with pytest.raises(ProtocolError, match=r"^unit: .*'word'"):
-        Protocol(name, average="window", unit="word")
+        WindowProtocol(name, average="window", unit="word")
     with pytest.raises(ProtocolError, match=r"^unit: .*'word'"):
-        Protocol("gptq", unit="word")
+        WindowProtocol("gptq", unit="word")
 
 
 @pytest.mark.parametrize(
     ("protocol", "context", "key", "fact"),
     [
-        (Protocol(), None, "max_length", "'int8' has no context length"),
-        (Protocol(max_length=1025), 1024, "max_length", "1025 is longer than the context of the model 'int8', 1024"),
-        (Protocol("gptq"), 1024, "max_length", "2048 (the default of protocol 'gptq')"),
-        (Protocol("llama.cpp"), 256, "max_length", "512 (the default of protocol 'llama.cpp')"),
-        (Protocol(stride=1025), 1024, "stride", "max_length=1024"),
+        (WindowProtocol(), None, "max_length", "'int8' has no context length"),
+        (
+            WindowProtocol(max_length=1025),
+            1024,
+            "max_length",
+            "1025 is longer than the context of the model 'int8', 1024",
+        ),
+        (WindowProtocol("gptq"), 1024, "max_length", "2048 (the default of protocol 'gptq')"),
+        (WindowProtocol("llama.cpp"), 256, "max_length", "512 (the default of protocol 'llama.cpp')"),
+        (WindowProtocol(stride=1025), 1024, "stride", "max_length=1024"),
     ],
 )
 def test_what_only_the_model_can_tell_is_refused_when_it_is_known(
-    protocol: Protocol, context: int | None, key: str, fact: str
+    protocol: WindowProtocol, context: int | None, key: str, fact: str
 ) -> None:
     with pytest.raises(ProtocolError) as raised:
         protocol.windowing(context, model="int8")
@@ -384,13 +339,3 @@ def test_versions_of_programs_take_no_part_in_a_comparison_and_a_text_that_looks
     assert MADE.compared == "BLEU|tok:13a|stop:['|version:3']"
     assert type(MADE.compared) is str
     assert Signature([("version", None), ("lmgate", None)]).compared == "version|lmgate"
-
-
-@pytest.mark.parametrize("text", ["", "s", "a|b:c", "a||b:c:d|", "length|version:3"])
-def test_a_text_that_is_read_is_rendered_as_it_was(text: str) -> None:
-    assert Signature.parse(text) == text
-
-
-def test_a_copy_knows_its_fields() -> None:
-    for again in (copy.deepcopy(MADE), pickle.loads(pickle.dumps(MADE))):
-        assert (again, again.fields) == (MADE, MADE.fields)

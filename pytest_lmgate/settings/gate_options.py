@@ -84,7 +84,7 @@ Positive = Annotated[int, Meta(ge=1)]
 MaxLength = Annotated[int, Meta(ge=2)]
 
 
-class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+class WindowProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """A protocol as a marker, a fixture or lmgate.yaml asks for it; with a model's context it becomes a `Windowing`.
 
     Attributes:
@@ -228,14 +228,14 @@ class GenerationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     repeats: Positive | None = None
 
     @property
-    def said(self) -> dict[str, Any]:
-        """The settings that are said."""
+    def given(self) -> dict[str, Any]:
+        """The settings that were set explicitly."""
         values = {name: getattr(self, name) for name in GenerationRequest.__struct_fields__}
         return {name: value for name, value in values.items() if value is not None}
 
     def settings(self, defaults: GenerationRequest | None = None) -> GenerationSettings:
         """Return the settings; those that are not given come from `defaults`."""
-        return GenerationSettings(**{**(defaults.said if defaults is not None else {}), **self.said})
+        return GenerationSettings(**{**(defaults.given if defaults is not None else {}), **self.given})
 
 
 class GenerationSettings(GenerationRequest, frozen=True, forbid_unknown_fields=True):
@@ -327,7 +327,7 @@ class DivergenceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     """
 
     reference: Any
-    protocol: Protocol = Protocol()
+    protocol: WindowProtocol = WindowProtocol()
     statistic: Literal["mean", "median", "p90", "p95", "p99", "p99.9", "max"] = "mean"
     estimator: Literal["exact", "sampled"] = "exact"
     max_new_tokens: Positive | None = None
@@ -340,7 +340,7 @@ class DivergenceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
             raise ConfigError.of(
                 "statistic", f"estimator='sampled' gives the mean only, not {self.statistic!r}; use estimator='exact'"
             )
-        elif self.protocol != Protocol():
+        elif self.protocol != WindowProtocol():
             raise ConfigError.of(
                 "estimator", "'sampled' has no windows, so it takes no protocol: remove protocol, stride and max_length"
             )

@@ -1,0 +1,169 @@
+"""What a preset reads in texts as models write them: the table says what a careful reader would, "" for no answer."""
+
+from collections.abc import Callable
+
+import pytest
+
+from pytest_lmgate.settings.extraction import INVALID, Answer, extracted, read_extractions, words_of
+from pytest_lmgate.settings.presets import READINGS, boxed, last_number, letter
+
+LAST_NUMBERS = [
+    ("The change is −5.", "-5"), ("So x = −12", "-12"), ("It is .5", ".5"), ("= .25", ".25"),
+    ("There were 500 cases of COVID-19.", "500"), ("The disease is COVID-19.", ""), ("The answer is 42.", "42"),
+    ("**42**", "42"), ("The total is **$1,234.50**.", "1,234.50"), ("#### 18", "18"),
+    ("So the answer is \\boxed{42}.", "42"), ("Thus $x = -7$.", "-7"), ("\\[ x = \\frac{3}{4} \\]", "3/4"),
+    ("The probability is $\\frac{3}{4}$", "3/4"), ("It is $-\\frac{1}{2}$.", "-1/2"),
+    ("Each gets 2 1/2 apples.", "2 1/2"), ("It costs 1½ dollars", "1 1/2"), ("It takes 5-10 days.", ""),
+    ("It takes 5–10 days.", ""), ("between 5 and 10", ""), ("5 to 10 minutes", ""), ("I'd say 5 or 6.", ""),
+    ("The date is 2023-05-12.", ""), ("It was on July 4, 1776.", ""), ("on 12 May 2023", ""),
+    ("The meeting is at 10:30.", ""), ("He paid $5.", "5"), ("He paid 5 dollars", "5"), ("5€", "5"),
+    ("€5,00", ""), ("US$5", "5"), ("-$5", "-5"), ("$-5", "-5"), ("It is £3.20 each", "3.20"), ("5%", "5"),
+    ("about 5 percent", "5"), ("That is 12.5% more.", "12.5"), ("5kg", "5"), ("It weighs 5 kg.", "5"),
+    ("60 km/h", "60"), ("9.8 m/s^2", "9.8"), ("25 m²", "25"), ("25 cm^2", "25"), ("$25\\text{ cm}^2$", "25"),
+    ("It is 2 million.", ""), ("about 5k", ""), ("$1.5M", ""), ("3 dozen", ""), ("48/2 = 24", "24"),
+    ("Natalia sold 48+24 = <<48+24=72>>72 clips", "72"), ("The sum is 3 + 4", ""), ("so 12 + 30 =", ""),
+    ("The total is 1,", ""), ("Then multiply 5 by", ""), ("The answer is:", ""),
+    ("x = 5, which is more than 3", "3"), ("10^6", ""), ("3 × 10^5", "3e5"), ("$3 \\times 10^{5}$", "3e5"),
+    ("5²", ""), ("1e-3", "1e-3"), ("about 1e-3, 2", "2"), ("From 3 to -1,234.50.", "-1,234.50"),
+    ("From 3 we go down to -1,234.50.", "-1,234.50"), ("none", ""), ("The answer is five.", ""),
+    ("The answer is minus 5.", "-5"), ("negative 3", "-3"), ("10 minus 5", ""), ("Step 1: add.", ""),
+    ("1. First add 3.\n2. Then we get 7.", "7"), ("1. Add\n2. Done", ""), ("1. Paris", ""), ("٤٢", "42"),
+    ("答えは４２です", "42"), ("The answer is ４２.", "42"), ("12,34", ""), ("3,5", ""), ("1.2.3", ""),
+    ("192.168.0.1", ""), ("1,00,000", "1,00,000"), ("1 234 567", ""), ("1\u202f234\u202f567", "1,234,567"),
+    ("The ratio is 3:1", ""), ("3 out of 4", ""), ("8/10", "8/10"), ("5 ± 2", ""),
+    ("2 hours and 30 minutes", ""), ("2 hours 30 minutes", ""), ("5 feet 11 inches", ""), ('5\'11"', ""),
+    ("(5)", "5"), ("x = 3, 4", ""), ("the point (3, 4)", ""), ("In 2020, 45 people came", "45"),
+    ("The answer is 42!", "42"), ("42...", "42"), ("3.14159…", "3.14159"), ("She is 5 years old.", "5"),
+    ("a 5-foot ladder", "5"), ("He finished 3rd", "3"), ("90°", "90"), ("$90^\\circ$", "90"), ("-40 °C", "-40"),
+    ("5\\%", "5"), ("\\$42", "42"), ("x_1", ""), ("H2O", ""), ("The answer is 72.The", "72"),
+    ("x = -5 or x = 3", ""), ("5 - 3", ""), ("Answer:42", "42"), ("Answer: -42", "-42"), ("~7", "7"),
+    ("$\\sqrt{2}$", ""), ("$2\\pi$", ""), ("2x", ""), ("The answer is $", ""), ("Temperature: -3°C", "-3"),
+    ("1990s", "1990"), ("Therefore, the total is 20 apples * 3 = 60 apples.", "60"), ("`7`", "7"),
+    ("**Answer:** 15 apples", "15"), ("We get 2**3 = 8", "8"), ("2**3", ""), ("0.333...", "0.333"),
+    ("A: 7", "7"), ("price: $1,000,000", "1,000,000"), ("(-3)", "-3"), ("+7", "7"),
+    ("The score went from 48 to 72.", "72"), ("He has 12 apples (see Figure 3).", "12"),
+    ("In May 48/2 = <<48/2=24>>24 clips.\nNatalia sold 48+24 = <<48+24=72>>72 clips altogether.\n#### 72", "72"),
+    ("Weng earns 12/60 = $0.2 per minute.\nWorking 50 minutes, she earned 0.2 x 50 = $10.", "10"),
+    ("**Step 1:** Compute 3 \xd7 4 = 12.\n**Step 2:** Add 5.\n\nThe final answer is **17**.", "17"),
+    ("Let's think step by step.\n\n1. Tom has 5 apples.\n2. He buys 3 more.\n3. So he has 5 + 3 = 8 apples.", "8"),
+    ("Let's think step by step.\n\n1. Tom has 5 apples.\n2. He buys 3 more.\n3. So he has 5 + 3", ""),
+    ("Therefore, $x = 3$ or $x = -2$.", ""), ("The roots are $x = 1, 2$.", ""),
+    ("So the volume is $8\\pi$ cubic units.", ""), ("The area is \\(16\\) square units.", "16"),
+    ("\\[\n\\boxed{16}\n\\]", "16"), ("so $2^{10} = 1024$", "1024"), ("$$\\frac{a}{b} = 7$$", "7"),
+    ("Thus the speed is 45 mph.", "45"), ("It takes him 1.5 hours, i.e. 90 minutes.", "90"),
+    ("The profit is $70,000.", "70,000"), ("She made $ 18 every day.", "18"), ("#### $18", "18"),
+    ("The total cost is: $6.00 + $12.50 = $18.50", "18.50"), ("Answer: 3 bolts", "3"),
+    ("He is -4 degrees", "-4"), ("x ≈ 3.46", "3.46"), ("The temperature dropped by 7°C to −3 °C.", ""),
+    ("The answer is approximately 12.", "12"), ("So it's 50/50.", "50/50"),
+    ("The train arrives at 5:45 p.m.", ""), ("In total: 1'000 francs", ""), ("Total: 1.234,56 €", ""),
+    ("The year was 1969.", "1969"), ("It has 4 sides (a square).", "4"), ("The result: 0", "0"),
+    ("100%", "100"), ("3-2=1", "1"), ("7 × 8 is 56", "56"), ("two thirds, 2/3", "2/3"),
+    ("The GPT-4 model has 8 experts", "8"), ("See RFC 2119", "2119"), ("an F-16", ""), ("mp3", ""),
+    ("I got 20 out of 20 right", ""), ("7 apples\n\n(Note: 5 were red.)", "5"), ("42\n", "42"),
+    ("−5 − 3 = −8", "-8"), ("–8", "-8"), ("\u200e42", "42"), ("Answer (in dollars): 42.00", "42.00"),
+    ("$1 < x < 5$", "5"), ("x > 5", "5"), ("Answer: \\$1{,}234", "1,234"), ("\\text{Total} = 15", "15"),
+    ("15\\text{ minutes}", "15"), ("$15 \\text{ minutes}$", "15"), ("15 \\%", "15"),
+    ("\\boxed{\\dfrac{7}{2}}", "7/2"), ("\\boxed{-\\frac{7}{2}}", "-7/2"), ("\\boxed{\\frac{x}{2}}", ""),
+    ("\\boxed{3\\sqrt{2}}", ""), ("\\boxed{\\text{12 apples}}", "12"), ("\\boxed{12\\text{ cm}}", "12"),
+    ("\\boxed{(3, 4)}", ""), ("\\boxed{1,2,3}", ""), ("\\boxed{10^{6}}", ""),
+    ("There are 365 days in a year, so he drinks 365 * 2 = 730 cups", "730"), ("3.0", "3.0"), ("共有42个苹果", "42"),
+    ("答案是42。", "42"), ("3万", ""), ("The 2nd option costs 30", "30"), ("30 (thirty)", "30"),
+    ("She needs 3 more", "3"), ("She needs 3 hours and 20 minutes", ""), ("It is 7 o'clock", "7"),
+    ("it's 7:00", ""), ("12 eggs = 1 dozen", ""), ("-1/2", "-1/2"), ("There're 5,000 people", "5,000"),
+    ("(12)", "12"), ("12)", "12"), ("= 12 #### 12", "12"), ("$12$.", "12"), ("$12.$", "12"), ("$12\\$$", "12"),
+    ("12,", ""), ("12, I think.", "12"), ("The answer is 12 because", ""), ("The answer is 12 or so", "12"),
+    ("<answer>42</answer>", "42"), ("| total | 42 |", "42"), ("$ 42 $", "42"), ("$ x = 42 cm $", "42"),
+    ("The cost is $", ""), ("the cost = $", ""), ("```\n42\n```", "42"), ("42</s>", "42"),
+    ("There are over 40 people.", "40"), ("It fell by 4.", "4"), ("12 divided by 4", ""), ("x plus 3", ""),
+    ("the set {1, 2, 3}", ""), ("the point (-3, 5)", ""), ("5~10 days", ""),
+]  # fmt: skip
+LETTERS = [
+    ("B", "B"), ("B.", "B"), ("(B)", "B"), ("B) Paris", "B"), ("B: Paris", "B"), ("**B**", "B"),
+    ("The answer is B.", "B"), ("Answer: B", "B"), ("The correct answer is (B) Paris.", "B"),
+    ("The correct option is B", "B"), ("I choose C", "C"), ("I'd go with C.", "C"), ("\\boxed{B}", "B"),
+    ("$\\boxed{\\text{(B)}}$", "B"), ("B is correct", "B"), ("(b)", "B"), ("b", "B"), ("b)", "B"),
+    ("A car needs fuel, so the only option is (B)", "B"), ("A closer look rules out (A), hence (C)", "C"),
+    ("The answer: A train is faster, so (D)", "D"), ("I think (C)", "C"), ("I think it is C.", "C"), ("A", "A"),
+    ("A.", "A"), ("A because it is", "A"), ("A is correct", "A"), ("(A) because", "A"), (" (A) because", "A"),
+    ("A train is faster", ""), ("I am not sure", ""), ("A good answer is (B).", "B"),
+    ("The answer: **C**", "C"), ("Answer: A? No, the answer is D", "D"), ("We choose (B) here", "B"),
+    ("A's colour", ""), ("nothing", ""), ("(A) is wrong, (B) is wrong, so (C)", "C"), ("(A) is wrong.", ""),
+    ("The answer is (B) or (C)", ""), ("B or C", ""), ("Both (A) and (B)", ""), ("(B) and (C)", ""),
+    ("The answer is A and B", ""), ("The answer is (C), not (D).", "C"), ("The answer is not A but B", "B"),
+    ("The correct answer is not (A). It is (B).", "B"), ("The answer is A. Wait, no. It is C.", "C"),
+    ("The answer is A. Wait, actually B is right.", "B"), ("The answer is", ""),
+    ("(A) Rome (B) Paris. The answer is (", ""), ("The answer is Paris (B).", "B"),
+    ("So (B) is the answer.", "B"), ("(B) is my final answer.", "B"), ("A) Paris\nB) London\nC) Rome", ""),
+    ("A) Paris\nB) London\nThe answer is B.", "B"), ("The answer is option B", "B"), ("option B", "B"),
+    ("Therefore, the correct choice is: **D**", "D"), ("The answer is B because A is too small.", "B"),
+    ("I'm torn between (A) and (B), but (B)", "B"), ("C++ is a language", ""), ("Vitamin C is needed", ""),
+    ("The disease is hepatitis B.", ""), ("Ｂ", "B"), ("（B）", "B"), ("答案：B", "B"), ("答案是B", "B"), ("I", "I"),
+    ("The answer is I.", "I"), ("I, for one, say (C)", "C"), ("The answer is A.", "A"),
+    ("The answer is A", "A"), ("The answer is A because", "A"), ("B\n\nExplanation: A is ...", "B"),
+    ("The best answer is [D].", "D"), ("None of these", ""), ("The answer is a train", ""),
+    ("Let me think. A is out. So D.", "D"), ("D - the others are wrong", "D"), ("Option (E) is right", "E"),
+    ("I would say B) Paris", "B"), ("Answer B", "B"), ("Answer:\nB", "B"), ("Hence option C is correct.", "C"),
+    ("A, B and C are wrong, so D", "D"), ("A and I went home", ""), ("The answer is (B", "B"),
+    ("Final answer: C", "C"), ("## Answer\n\nC", "C"), ("**Answer: (C) 42**", "C"), ("It's B.", "B"),
+    ("The answer is E, as in (E) None", "E"), ("The correct answer is **B) Paris**.", "B"),
+    ("**Correct answer: B**", "B"), ("The answer is (J).", "J"), ("Answer: (A)", "A"), ("A) True", "A"),
+    ("a) True", ""),
+    ("Let's see.\n\nA) This is wrong because...\nB) This is right.\nC) Wrong.\n\nSo the answer is B.", "B"),
+    ("Let's see.\n\n(A) This is wrong because...\n(B) This fits.\n(C) Wrong.\n\nSo the correct option is", ""),
+    ("Looking at the options, B is the only one that fits.", "B"),
+    ("I believe the answer is C, although A is tempting.", "C"), ("The answer is therefore C", "C"),
+    ("the answer is c", ""), ("Based on the passage, I would choose option D.", "D"),
+    ("Since A and B are false, the answer is C.", "C"), ("Neither (A) nor (B); (C).", "C"),
+    ("Both A and C are correct, so the answer is D (all of the above).", "D"), ("(D) All of the above", "D"),
+    ("I cannot determine the answer.", ""), ("The answer depends on (A) and (B)", ""),
+    ("As an AI, I can't choose.", ""), ("I'm sorry, but I can't answer.", ""),
+    ("I. Only I is correct. The answer is (A)", "A"),
+    ("Statement I is true and Statement II is false, so (B).", "B"), ("The answer is: \n\n$\\boxed{C}$", "C"),
+    ("\\boxed{\\textbf{(E)}\\ 12}", "E"), ("$\\textbf{(C)}$", "C"), ("Answer = D", "D"), ("Answer - D", "D"),
+    ("ANSWER: D", "D"), ("Ans: D", ""), ("The answer is Choice A", "A"), ("The answer is A) Paris", "A"),
+    ("The answer is A: Paris", "A"), ("The answer is a) Paris", ""), ("B, because it is the capital", "B"),
+    ("C. The mitochondria", "C"), ("E. coli is a bacterium", ""), ("D\n", "D"), (" D", "D"), ("D</s>", "D"),
+    ("<answer>B</answer>", "B"), ("<answer>\n(C)\n</answer>", "C"), ("[B]", "B"), ("<B>", ""), ("'B'", "B"),
+    ('"B"', "B"), ("“B”", "B"), ("B/C", ""), ("B, C", ""), ("B & C", ""), ("A+", ""), ("A-", ""),
+    ("Option A is incorrect. Option B is incorrect. Option C is correct.", "C"), ("The answer isn't (A).", ""),
+    ("Answer: None of the above", ""),
+    ("The right answer is B. (A) is wrong because it is too small. (C) is too large.", "B"),
+    ("(B) is right because (A) is false", "B"), ("Let me reconsider. The answer is B, not C.", "B"),
+    ("The answer is A. Wait", ""), ("The options are (A), (B), (C) and (D).", ""), ("Answer: (B", "B"),
+    ("First, (A). Then (B). Answer: ", ""), ("A. Paris\nB. London", ""), ("Answer: A. Paris\nB. London", "A"),
+    ("Plan B", ""), ("Vitamin D deficiency", ""), ("Hepatitis C", ""), ("Grade A beef", ""),
+    ("The blood type is B", ""), ("The answer is blood type B", "B"),
+    ("I think that A is the best choice.", "A"), ("The best choice would be D.", "D"),
+    ("So the answer must be (F).", "F"), ("The answer I would give is (G)", "G"),
+]  # fmt: skip
+BOXES = [
+    ("\\boxed{5} is wrong. {6}", ""), ("\\boxed{3}? No: \\boxed{5", ""),
+    ("\\boxed{1} is wrong. \\boxed{a{b{c{d{e{f}}}}}}", "a{b{c{d{e{f}}}}}"),
+    ("\\boxed{1} is wrong. \\boxed{\\left\\{ x \\right.}", "\\left\\{ x \\right."),
+    ("so \\boxed{\\frac{1}{2}} and \\boxed{x^{2}}.", "x^{2}"), ("\\boxed{ 5", ""), ("\\boxed{ 5 }", "5"),
+    ("\\boxed 5", ""), ("\\boxed{}", ""), ("\\boxed{\\boxed{5}}", "5"), ("\\fbox{7}", ""), ("no box", ""),
+    ("\\boxed{\\text{B}}", "\\text{B}"), ("\\boxed{\\{1, 2\\}}", "\\{1, 2\\}"), ("\\boxed{5\\}", ""),
+    ("$$\\boxed{42}$$", "42"), ("\\boxed{5}\\n", "5"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("read", "table"), [(last_number, LAST_NUMBERS), (letter, LETTERS), (boxed, BOXES)], ids=["number", "letter", "box"]
+)
+def test_an_answer_is_what_a_reader_would_say(read: Callable[[str], str], table: list[tuple[str, str]]) -> None:
+    assert [(text, read(text), answer) for text, answer in table if read(text) != answer] == []
+
+
+@pytest.mark.parametrize("preset", READINGS)
+def test_a_text_without_an_answer_is_invalid_and_the_signature_names_the_preset(preset: str) -> None:
+    (steps,) = read_extractions(preset).values()
+    assert extracted(steps, ["no idea"], [{}], name="d") == [Answer(INVALID, False)]
+    assert words_of(steps) == preset
+
+
+@pytest.mark.parametrize(
+    "piece", ["1,", "a", "{", "*", " ", "A. ", "(A) ", "1 + ", "\\boxed{", "x_", "5a", "-", "\n1. a"]
+)
+@pytest.mark.parametrize("preset", READINGS)
+def test_no_text_takes_long_to_read(preset: str, piece: str) -> None:
+    READINGS[preset](piece * 4_000 + "!")
