@@ -111,30 +111,30 @@ def import_task(
     folder = project.parent / "data" if out is None else Path.cwd() / out.expanduser()
     data = folder / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', command.name)}.jsonl"
     text = read_project_file(project) if project.exists() or project.is_symlink() else ""
-    known = parse_project(text, project).spec if text else ProjectSpec()  # its errors are told before a task is loaded
-    if (command.name in known.datasets) != check:
+    spec = parse_project(text, project).spec if text else ProjectSpec()  # its errors are told before a task is loaded
+    if (command.name in spec.datasets) != check:
         wrong = "has no dataset" if check else "already has a dataset"
         hint = "import it first, without --check" if check else "choose another with --name, or compare with --check"
         raise ConfigError(f"{project} {wrong} {command.name!r}: {hint}")
-    found = imported(command, project.parent, skip_rows=skip_rows)
+    imported_task = imported(command, project.parent, skip_rows=skip_rows)
     path = Path(os.path.relpath(data, project.parent)).as_posix()
-    entry = {"path": path, **found.entry}
+    entry = {"path": path, **imported_task.entry}
     if check:
         before = yaml.safe_load(text)["datasets"][command.name]  # as it is written, without defaults
-        changes = list(itertools.islice(_changes(found, entry, before, project.parent), 20))
+        changes = list(itertools.islice(_changes(imported_task, entry, before, project.parent), 20))
         lines = changes or [f"{command.name}: the harness of today writes the same"]
         show({"same": not changes, "changes": changes}, "\n".join(lines), as_json=as_json)
         raise typer.Exit(1 if changes else 0)
-    models = _models(model, list(known.models), project)
-    gates, reasons = _gates(found, command.name, models)
-    added = {"datasets": entry_lines(command.name, entry, [found.origin, *found.notes])}
+    models = _models(model, list(spec.models), project)
+    gates, reasons = _gates(imported_task, command.name, models)
+    added = {"datasets": entry_lines(command.name, entry, [imported_task.origin, *imported_task.notes])}
     if models:
         added["gates"] = [*(f"# {line}" for line in _wrapped(reasons)), *map(gate_line, gates)]
     written = insert(text, added, project)
-    _write(data, found.data, project, written, command.name, gates if models else [])
+    _write(data, imported_task.data, project, written, command.name, gates if models else [])
     lines = [
-        f"{command.name}: {counted(len(found.rows), 'row')} of {task}",
-        *(f"  {note}" for note in found.notes),
+        f"{command.name}: {counted(len(imported_task.rows), 'row')} of {task}",
+        *(f"  {note}" for note in imported_task.notes),
         *("  " + line for line in (*reasons, *map(gate_line, gates))),
         f"written: {path}, {project.name}",
         "Run pytest --lmgate-update to measure the baseline, and commit these files."
@@ -143,10 +143,10 @@ def import_task(
     ]
     facts = {
         "dataset": command.name,
-        "rows": len(found.rows),
+        "rows": len(imported_task.rows),
         "files": [path, project.name],
-        "notes": found.notes,
-        "metrics": [{"metric": metric, "arguments": arguments} for metric, arguments in found.gates],
+        "notes": imported_task.notes,
+        "metrics": [{"metric": metric, "arguments": arguments} for metric, arguments in imported_task.gates],
         "gates": [{"marker": marker, "arguments": arguments} for marker, arguments in gates],
     }
     show(facts, "\n".join(lines), as_json=as_json)
@@ -157,15 +157,15 @@ def imported(command: Command, folder: Path, *, skip_rows: bool = False) -> Impo
     from pytest_lmgate.tools.tasks import harness
     from pytest_lmgate.tools.tasks.freeze import freeze
 
-    found = harness.find(command.task, command.include_path)
+    harness_task = harness.find(command.task, command.include_path)
     parts: dict[str, Frozen] = {}
     origins, shots, files = [], set(), dict[str, str]()
-    for name, task in found.tasks.items():
+    for name, task in harness_task.tasks.items():
         shots.add(harness.prepare(task, shots=command.shots, seed=command.seed, split=command.split))
         documents = harness.documents(task, rows=command.rows, chat=command.chat)
         try:
             # Tasks with the same code may be scored by the first one's file.
-            file = files.setdefault(harness.scoring_of(task), harness.relative_file(found.files[name], folder))
+            file = files.setdefault(harness.scoring_of(task), harness.relative_file(harness_task.files[name], folder))
             parts[name] = freeze(task, documents, chat=command.chat, file=file)
         except ConfigError as error:
             raise ConfigError(f"task {name}: no gate can be made of it: {error}") from error
@@ -175,12 +175,12 @@ def imported(command: Command, folder: Path, *, skip_rows: bool = False) -> Impo
     lost = f"{'; '.join(skipped[:_SHOWN])}{more}"
     if skipped and not skip_rows:
         raise DataError(f"{lost}: such rows cannot be judged; --skip-rows leaves them out")
-    whole = _joined(found, parts)
+    whole = _joined(harness_task, parts)
     notes = [*dict.fromkeys(whole.notes)]
     if skipped:
         notes.append(f"left out, because they cannot be judged: {lost}")
     of_shots = f"{'/'.join(map(str, sorted(shots)))} shots" + (f", seed {command.seed}" if max(shots) else "")
-    tasks, data = (list(dict.fromkeys(each)) for each in zip(*origins, strict=True))
+    tasks, data = (list(dict.fromkeys(origin)) for origin in zip(*origins, strict=True))
     which = tasks[0] if len(tasks) == 1 else f"{len(tasks)} tasks from {tasks[0]} to {tasks[-1]}"
     origin = (
         f"By `{command.shown}`: lm-evaluation-harness {harness.installed()}, {which}, {of_shots}, "
@@ -189,39 +189,40 @@ def imported(command: Command, folder: Path, *, skip_rows: bool = False) -> Impo
     return Imported(whole.rows, whole.entry, whole.gates, notes, origin)
 
 
-def _joined(found: Found, parts: Mapping[str, Frozen]) -> Frozen:
+def _joined(group: Found, parts: Mapping[str, Frozen]) -> Frozen:
     """Join the tasks of a group, whose entries must agree, to one dataset with the task as a tag."""
     (first_name, first), *others = parts.items()
-    if not found.is_group:
+    if not group.is_group:
         return first
     for name, part in others:
         one, other = {**first.entry, "metrics": first.gates}, {**part.entry, "metrics": part.gates}
         if key := next((key for key in {**one, **other} if one.get(key) != other.get(key)), None):
             raise ConfigError(
-                f"group {found.name}: its tasks are of different kinds, so that one dataset cannot hold them: {key} is "
-                f"{one.get(key)!r:.80} in {first_name} and {other.get(key)!r:.80} in {name}; import them one by one"
+                f"group {group.name}: its tasks are of different kinds, so that one dataset cannot hold them: "
+                f"{key} is {one.get(key)!r:.80} in {first_name} and {other.get(key)!r:.80} in {name}; import them "
+                "one by one"
             )
 
     def weighted_by_size(gate: tuple[str, dict[str, Any]]) -> bool | None:
         metric, options = gate
         name = metric.removeprefix("task.") if metric.startswith("task.") else "exact_match"
-        return found.weights.get(options.get("variant", "acc") if metric == "accuracy" else name)
+        return group.weights.get(options.get("variant", "acc") if metric == "accuracy" else name)
 
     # The number that the harness gives the group comes first.
     gates = sorted(first.gates, key=lambda gate: weighted_by_size(gate) is None)
     metric, weighted = gates[0][0], weighted_by_size(gates[0])
     if metric not in ("accuracy", "exact") and not metric.startswith("task."):
         raise ConfigError(
-            f"group {found.name}: its number is a mean of its tasks' {metric}, which is no mean over rows; import its "
-            "tasks one by one"
+            f"group {group.name}: its number is a mean of its tasks' {metric}, which is not a mean over rows; "
+            "import its tasks one by one"
         )
     notes = [note for part in parts.values() for note in part.notes]
     if weighted is None:
         notes.append("the harness gives the group no number of its own; here it is the mean over all rows")
-    nested = len({found.parents.get(name) for name in parts}) > 1
+    nested = len({group.parents.get(name) for name in parts}) > 1
     rows = []
     for name, part in parts.items():
-        tags = {"task": name, **({"group": found.parents.get(name, found.name)} if nested else {})}
+        tags = {"task": name, **({"group": group.parents.get(name, group.name)} if nested else {})}
         rows += [{"id": row["id"], **tags, **{key: row[key] for key in row if key != "id"}} for row in part.rows]
     entry = {**first.entry, "tags": ["group", "task"] if nested else ["task"]}
     if weighted is False:
@@ -230,17 +231,19 @@ def _joined(found: Found, parts: Mapping[str, Frozen]) -> Frozen:
     return replace(first, rows=rows, entry=entry, gates=gates, notes=notes, unjudgeable=skipped)
 
 
-def _models(asked: Sequence[str] | None, models: list[str], project: Path) -> list[str]:
-    for each in asked or ():
-        if each not in models:
-            raise ConfigError(f"--model: {project} has no model {each!r}; it has {', '.join(models) or 'none'}")
-    return list(asked) if asked else models[:1]
+def _models(chosen: Sequence[str] | None, models: list[str], project: Path) -> list[str]:
+    for name in chosen or ():
+        if name not in models:
+            raise ConfigError(f"--model: {project} has no model {name!r}; it has {', '.join(models) or 'none'}")
+    return list(chosen) if chosen else models[:1]
 
 
-def _gates(found: Imported, name: str, models: Sequence[str]) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
+def _gates(
+    imported_task: Imported, name: str, models: Sequence[str]
+) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
     """Propose a gate on the task's main number for each model, and say why its tolerance is that."""
-    metric, options = found.gates[0]
-    n = len(found.rows)
+    metric, options = imported_task.gates[0]
+    n = len(imported_task.rows)
     tolerance: Any
     if metric in ("accuracy", "exact"):
         shown = max(0.01, math.ceil(200 * _Z * math.sqrt(_CHANGED / n)) / 200)
@@ -253,7 +256,7 @@ def _gates(found: Imported, name: str, models: Sequence[str]) -> tuple[list[tupl
         tolerance, why = "1%", "tolerance 1%: at most 1% worse than today's baseline"
     else:
         tolerance, why = "2%", "tolerance 2%: at most 2% worse than today's baseline; lmgate measure shows its noise"
-    others = [f"{other} with {flow(more)}" if more else other for other, more in found.gates[1:]]
+    others = [f"{other} with {flow(more)}" if more else other for other, more in imported_task.gates[1:]]
     reasons = [why, *([f"also possible: {', '.join(others)}"] if others else [])]
     shared = {"dataset": name, "tolerance": tolerance, **options}
     return [("no_regression", {"metric": metric, "model": model, **shared}) for model in models or ["MODEL"]], reasons
@@ -264,7 +267,7 @@ def entry_lines(name: str, entry: Mapping[str, Any], comments: Iterable[str]) ->
     lines = [f"# {line}" for line in _wrapped(comments)] + [f"{flow(name)}:"]
     for key, value in entry.items():
         if isinstance(value, dict) and key == "extract":
-            lines += [f"  {key}:", *(f"    {flow(inner)}: {flow(each)}" for inner, each in value.items())]
+            lines += [f"  {key}:", *(f"    {flow(inner)}: {flow(item)}" for inner, item in value.items())]
         else:
             lines.append(f"  {key}: {flow(value)}")
     return lines
@@ -317,7 +320,9 @@ def _read_back(project: Path, text: str, name: str, gates: Sequence[tuple[str, A
             session.evaluator.resolver.corpus(name)
 
 
-def _changes(found: Imported, entry: Mapping[str, Any], before: Mapping[str, Any], folder: Path) -> Iterable[str]:
+def _changes(
+    imported_task: Imported, entry: Mapping[str, Any], before: Mapping[str, Any], folder: Path
+) -> Iterable[str]:
     """Return how a task differs from the dataset that was written of it."""
     for key in dict.fromkeys([*before, *entry]):
         if key != "path" and before.get(key) != entry.get(key):
@@ -329,9 +334,9 @@ def _changes(found: Imported, entry: Mapping[str, Any], before: Mapping[str, Any
         raise DataError(f"{file} cannot be read: {error}") from error
     if wrong := next((number for number, row in enumerate(rows, 1) if not isinstance(row, dict)), None):
         raise DataError(f"{file}: line {wrong}: expected an object of JSON, as `lmgate import` writes it")
-    if len(rows) != len(found.rows):
-        yield f"rows: were {len(rows):,}, would be {len(found.rows):,}"
-    for number, (old, new) in enumerate(zip(rows, json.loads(json.dumps(found.rows)), strict=False), 1):
+    if len(rows) != len(imported_task.rows):
+        yield f"rows: were {len(rows):,}, would be {len(imported_task.rows):,}"
+    for number, (old, new) in enumerate(zip(rows, json.loads(json.dumps(imported_task.rows)), strict=False), 1):
         for key in dict.fromkeys([*old, *new]):
             if old.get(key) != new.get(key):
                 yield f"line {number}: {key}: was {_around(old.get(key), new.get(key))}"
@@ -339,7 +344,7 @@ def _changes(found: Imported, entry: Mapping[str, Any], before: Mapping[str, Any
 
 def _around(old: object, new: object) -> str:
     """Return where two values differ first."""
-    one, other = (each if isinstance(each, str) else json.dumps(each, ensure_ascii=False) for each in (old, new))
+    one, other = (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in (old, new))
     at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     begin = max(0, at - 20)
     return f"{one[begin : at + 40]!r}, would be {other[begin : at + 40]!r} (from character {begin})"

@@ -66,8 +66,8 @@ def freeze(task: Any, documents: Sequence[Document], *, chat: bool, file: str) -
         raise ConfigError("it runs the code that a model writes, which is not safe here")
     if judge := harness.judge_of(task):
         raise ConfigError(f"its scoring code asks a judge model by {judge}, whose answers change from day to day")
-    kinds = set[str]().union(*(each.kinds for each in documents))
-    several = {len(each.arguments) for each in documents} != {1} and task.OUTPUT_TYPE != "multiple_choice"
+    kinds = set[str]().union(*(document.kinds for document in documents))
+    several = {len(document.arguments) for document in documents} != {1} and task.OUTPUT_TYPE != "multiple_choice"
     if len(kinds) > 1 or several:
         raise ConfigError(
             f"it makes several requests of a document ({', '.join(sorted(kinds))}), which cannot become one row"
@@ -79,49 +79,49 @@ def freeze(task: Any, documents: Sequence[Document], *, chat: bool, file: str) -
         "loglikelihood": _targets,
         "loglikelihood_rolling": _rolling,
     }[kind]
-    found = make(task, documents, chat, file)
-    if not found.gates:
-        raise ConfigError("; ".join(found.notes) or "it has no metric")
-    return found
+    frozen = make(task, documents, chat, file)
+    if not frozen.gates:
+        raise ConfigError("; ".join(frozen.notes) or "it has no metric")
+    return frozen
 
 
 def _choices(task: Any, documents: Sequence[Document], chat: bool, file: str) -> Frozen:
     metrics, notes, own_code = [], [], list[str]()
-    several, own = bool(getattr(task, "multiple_input", 0)), harness.has_own_scoring(task)
+    several, has_own_scoring = bool(getattr(task, "multiple_input", 0)), harness.has_own_scoring(task)
     aggregated, better = harness.aggregations(task), task.higher_is_better()
     for metric, name in aggregated.items():
         if metric in _CHOICE_METRICS and name == "mean":
             metrics.append(metric)
-        elif own and name in _MEANS:
+        elif has_own_scoring and name in _MEANS:
             own_code.append(metric)
         else:
             notes.append(f"{metric} is left out: {_unfit(name)}")
     rows, judged, unjudgeable, delimiters = [], [], [], set()
-    for each in documents:
+    for document in documents:
         try:
-            choices = _choice_texts(task, each)
-            asked = each.arguments[: len(choices)]  # the others are without their question, for acc_mutual_info
-            right = _gold(task, each, choices, several) if not own or not metrics else None
+            choices = _choice_texts(task, document)
+            requests = document.arguments[: len(choices)]  # the others are without their question, for acc_mutual_info
+            right = _gold(task, document, choices, several) if not has_own_scoring or not metrics else None
             if right is None:
-                right, lost = _probed(task, each, choices, metrics)
+                right, lost = _probed(task, document, choices, metrics)
                 metrics = [metric for metric in metrics if metric not in lost]
                 own_code += lost
-                right = right if metrics else _gold(task, each, choices, several)
-            after = {following.removesuffix(choice) for (_, following), choice in zip(asked, choices, strict=False)}
-            choices, right = _distinct(each, choices, right) if not several else (choices, right)
+                right = right if metrics else _gold(task, document, choices, several)
+            after = {following.removesuffix(choice) for (_, following), choice in zip(requests, choices, strict=False)}
+            choices, right = _distinct(document, choices, right) if not several else (choices, right)
         except DataError as error:
             unjudgeable.append(str(error))
             continue
-        row: dict[str, Any] = {"id": each.id}
+        row: dict[str, Any] = {"id": document.id}
         if several:
-            row |= {"question": [prompt for prompt, _ in asked], "target": str(asked[0][1]), "choices": choices}
+            row |= {"question": [prompt for prompt, _ in requests], "target": str(requests[0][1]), "choices": choices}
             after = {""}
         else:
-            row |= {"messages" if chat else "question": asked[0][0], "choices": choices}
+            row |= {"messages" if chat else "question": requests[0][0], "choices": choices}
         delimiters |= after
         row["answer"] = right[0] if len(right) == 1 else right
         rows.append(row)
-        judged.append(each)
+        judged.append(document)
     if several and chat:
         raise ConfigError("it has a prompt for each choice, which cannot be messages; leave out --chat")
     if not rows and (metrics or own_code):
@@ -135,7 +135,7 @@ def _choices(task: Any, documents: Sequence[Document], chat: bool, file: str) ->
     if own_code and (why := _unfit_choices(task, judged, rows)):
         notes += [f"{metric} is left out: {why}" for metric in own_code]
     elif own_code:
-        rows = [{**row, "doc": _plain(each)} for row, each in zip(rows, judged, strict=True)]
+        rows = [{**row, "doc": _plain(document)} for row, document in zip(rows, judged, strict=True)]
         directions = {metric: "higher" if better.get(metric, True) else "lower" for metric in own_code}
         entry["task"] = {"file": file, "metrics": directions}
     metrics.sort(key=["acc_norm", "acc", "acc_bytes"].index)
@@ -146,13 +146,13 @@ def _choices(task: Any, documents: Sequence[Document], chat: bool, file: str) ->
 
 def _unfit_choices(task: Any, documents: Sequence[Document], rows: Sequence[Mapping[str, Any]]) -> str:
     """Return why code of a task cannot score the likelihoods of choices later; empty if it can."""
-    for each, row in zip(documents, rows, strict=True):
+    for document, row in zip(documents, rows, strict=True):
         choices = row["choices"]
-        if len(each.arguments) != len(choices):
-            return f"code of the task reads more than one likelihood of each different choice (document {each.id})"
+        if len(document.arguments) != len(choices):
+            return f"code of the task reads more than one likelihood of each different choice (document {document.id})"
         shown = [[(-1.0 - at, greedy) for at in range(len(choices))] for greedy in (False, True)]
         with harness.quietly():
-            one, other = (repr(task.process_results(each.doc, results)) for results in shown)
+            one, other = (repr(task.process_results(document.doc, results)) for results in shown)
         if one != other:
             return "code of the task looks at whether a choice is the greedy text"
     _try_scoring(task, documents[0], json.dumps([-1.0 - at for at in range(len(rows[0]["choices"]))]))
@@ -188,7 +188,7 @@ def _gold(task: Any, document: Document, choices: Sequence[str], several: bool) 
     if isinstance(gold, str):
         gold = choices.index(gold) if gold in choices else gold
     right = list(gold) if isinstance(gold, list) else [gold]
-    if not right or not all(isinstance(each, int | np.integer) and 0 <= each < len(choices) for each in right):
+    if not right or not all(isinstance(index, int | np.integer) and 0 <= index < len(choices) for index in right):
         raise DataError(
             f"document {document.id}: its answer {gold!r:.60} is none of its {len(choices)} choices, so that no model "
             "could be right"
@@ -208,13 +208,13 @@ def _probed(
     drawn = random.Random(document.id)
 
     def shown(likelihoods: Sequence[float]) -> Mapping[str, Any]:
-        pairs = [(each, drawn.random() < 0.5) for each in likelihoods]
+        pairs = [(likelihood, drawn.random() < 0.5) for likelihood in likelihoods]
         with harness.quietly():
             try:
-                found: Mapping[str, Any] = task.process_results(document.doc, pairs)
+                numbers: Mapping[str, Any] = task.process_results(document.doc, pairs)
             except Exception as error:
                 raise ConfigError(f"its scoring code fails: {type(error).__name__}: {error!s:.200}") from error
-        return found
+        return numbers
 
     far = 10.0 * max(sizes["acc_bytes"])
     right = []
@@ -226,7 +226,7 @@ def _probed(
         likelihoods = [-drawn.uniform(1, 90) for _ in choices]
         scored = shown(likelihoods)
         for metric in metrics:
-            values = [each / size for each, size in zip(likelihoods, sizes[metric], strict=True)]
+            values = [likelihood / size for likelihood, size in zip(likelihoods, sizes[metric], strict=True)]
             if scored.get(metric) != float(values.index(max(values)) in right):
                 lost.append(metric)
     if not right and metrics[0] not in lost:
@@ -247,16 +247,16 @@ def _texts(task: Any, documents: Sequence[Document], chat: bool, file: str) -> F
         _try_scoring(task, documents[0])
     choices = any("multi_choice_regex" in step for steps in extractions.values() for step in steps)
     rows = []
-    for each in documents:
+    for document in documents:
         row = {
-            "id": each.id,
-            "messages" if chat else "prompt": each.arguments[0][0],
-            "references": _references(task, each),
+            "id": document.id,
+            "messages" if chat else "prompt": document.arguments[0][0],
+            "references": _references(task, document),
         }
         if choices:
-            row["choices"] = list(each.doc["choices"])
+            row["choices"] = list(document.doc["choices"])
         if own_code:
-            row["doc"] = _plain(each)
+            row["doc"] = _plain(document)
         rows.append(row)
     if len(rows) > 1 and all(_prompt(row) == _prompt(rows[0]) for row in rows):
         raise ConfigError(f"every prompt is {_prompt(rows[0])!r:.60}: doc_to_text names no column")
@@ -298,11 +298,11 @@ def _unreadable(
     gates: Sequence[tuple[str, dict[str, Any]]],
     notes: list[str],
 ) -> dict[int, str]:
-    """Return the rows whose reference an extraction cannot read, where it reads those of most others; else note that.
+    """Return the rows whose reference an extraction cannot read, if it reads most references; else add a note.
 
     A reference is shown to it alone, and behind the words that its pattern begins with.
     """
-    found: dict[int, str] = {}
+    variants: dict[int, str] = {}
     for metric, options in gates:
         steps = extractions.get(options.get("variant", "")) if metric == "exact" else None
         patterns = [given["pattern"] for step in steps or () if isinstance(step, dict) for given in step.values()
@@ -318,13 +318,13 @@ def _unreadable(
             matches = exact(**options).statistics([answer.text for answer in answers], references, rows)
             read |= np.asarray(matches)[:, 0] > 0
         if read.mean() >= 0.5:
-            found |= {int(index): options["variant"] for index in np.flatnonzero(~read)}
+            variants |= {int(index): options["variant"] for index in np.flatnonzero(~read)}
         else:
             notes.append(
-                f"the extraction {options['variant']} reads {read.sum()} of {len(rows)} references: look whether the "
-                "texts of a model have what its pattern wants"
+                f"the extraction {options['variant']} reads {read.sum()} of {len(rows)} references: check "
+                "that the model's outputs match the pattern"
             )
-    return found
+    return variants
 
 
 def _text_gates(
@@ -339,10 +339,10 @@ def _text_gates(
     extractions: dict[str, list[Any]] = {}
     own_code: dict[str, str] = {}
     aggregated, better = harness.aggregations(task), task.higher_is_better()
-    own, repeats = harness.has_own_scoring(task), getattr(task.config, "repeats", 1) or 1
+    has_own_scoring, repeats = harness.has_own_scoring(task), getattr(task.config, "repeats", 1) or 1
     listed = [(ensemble, harness.steps_of(ensemble)) for ensemble in filters_of(task)]
     chosen = [{name for name, _ in filters or ()} & _CHOOSE for _, filters in listed]
-    repeated = repeats > 1 and samples and not own and any(chosen)
+    repeated = repeats > 1 and samples and not has_own_scoring and any(chosen)
     for (ensemble, filters), chooses in zip(listed, chosen, strict=True):
         names = {name for name, _ in filters or ()}
         if repeats > 1 and ("take_first" not in names or (chooses and not repeated)):
@@ -351,18 +351,18 @@ def _text_gates(
             continue
         steps = None
         reads_characters = any(name == "take_first" for name, _ in (filters or ())[:-1])
-        if reads_characters and not own:
+        if reads_characters and not has_own_scoring:
             notes.append(
                 f"the filter {ensemble.name} has steps behind take_first, which read each character as a text of its "
                 "own: only the harness scores that"
             )
-        elif filters and not own and "take_first" in names:
-            steps = _steps([each for each in filters if repeated or each[0] not in _CHOOSE])
+        elif filters and not has_own_scoring and "take_first" in names:
+            steps = _steps([step for step in filters if repeated or step[0] not in _CHOOSE])
         if repeated and steps is not None and not chooses:
             steps = [{"take_first_k": {"k": 1}}, *steps]
         for metric, name in aggregated.items():
             standard = harness.is_standard(task, metric)
-            if not own and metrics_of(task).get(metric, metric) is None:
+            if not has_own_scoring and metrics_of(task).get(metric, metric) is None:
                 notes.append(f"{metric} is left out: the harness has no such metric")
             elif repeated and (metric != "exact_match" or not standard or steps is None):
                 notes.append(f"{metric} is left out: it would be a mean over the {repeats} texts of a row")
@@ -425,7 +425,7 @@ def _references(task: Any, document: Document) -> list[str]:
         if getattr(task.config, "doc_to_choice", None) is not None and not harness.has_own_scoring(task):
             gold = task.doc_to_choice(document.doc)[gold]
     listed = list(gold) if getattr(task, "multiple_target", 0) else [gold]
-    return [each if isinstance(each, str) else str(each) for each in listed]
+    return [item if isinstance(item, str) else str(item) for item in listed]
 
 
 def _targets(task: Any, documents: Sequence[Document], chat: bool, file: str) -> Frozen:
@@ -440,18 +440,23 @@ def _targets(task: Any, documents: Sequence[Document], chat: bool, file: str) ->
             gates.append(("accuracy", {}))
         else:
             notes.append(f"{metric} is left out: {_unfit(name)}")
-    asked = "messages" if chat else "question"
-    rows = [{"id": each.id, asked: each.arguments[0][0], "target": str(each.arguments[0][1])} for each in documents]
-    return Frozen(rows, {asked: asked, "target": "target", "delimiter": ""}, gates, notes)
+    key = "messages" if chat else "question"
+    rows = [
+        {"id": document.id, key: document.arguments[0][0], "target": str(document.arguments[0][1])}
+        for document in documents
+    ]
+    return Frozen(rows, {key: key, "target": "target", "delimiter": ""}, gates, notes)
 
 
 def _rolling(task: Any, documents: Sequence[Document], chat: bool, file: str) -> Frozen:
-    rows: list[dict[str, Any]] = [{"id": each.id, "text": str(each.arguments[0][0])} for each in documents]
+    rows: list[dict[str, Any]] = [{"id": document.id, "text": str(document.arguments[0][0])} for document in documents]
     with harness.quietly():
-        scored = [task.process_results(each.doc, (-1.0,)) for each in documents]  # likelihood and size by metric
-    column = next((each for each in (None, *documents[0].doc) if _counts(scored, documents, each)), "")
+        scored = [
+            task.process_results(document.doc, (-1.0,)) for document in documents
+        ]  # likelihood and size by metric
+    column = next((candidate for candidate in (None, *documents[0].doc) if _counts(scored, documents, candidate)), "")
     if column:
-        rows = [{**row, "counted": each.doc[column]} for row, each in zip(rows, documents, strict=True)]
+        rows = [{**row, "counted": document.doc[column]} for row, document in zip(rows, documents, strict=True)]
     gates: list[tuple[str, dict[str, Any]]] = []
     notes = []
     for metric, name in harness.aggregations(task).items():
@@ -468,13 +473,13 @@ def _rolling(task: Any, documents: Sequence[Document], chat: bool, file: str) ->
 
 def _counts(scored: Sequence[Mapping[str, Any]], documents: Sequence[Document], column: str | None) -> bool:
     """Return whether a task counts the words and bytes of a column, or (None) of the text that is read."""
-    for found, each in zip(scored, documents, strict=True):
-        text = str(each.arguments[0][0]) if column is None else each.doc[column]
+    for scores, document in zip(scored, documents, strict=True):
+        text = str(document.arguments[0][0]) if column is None else document.doc[column]
         if not isinstance(text, str):
             return False
         sizes = {"word_perplexity": len(re.split(r"\s+", text))}
         expected = {name: (-1.0, sizes.get(name, len(text.encode()))) for name in _ROLLING}
-        if any(found[name] != expected[name] for name in _ROLLING if name in found):
+        if any(scores[name] != expected[name] for name in _ROLLING if name in scores):
             return False
     return True
 
@@ -488,7 +493,7 @@ def _try_scoring(task: Any, document: Document, text: str = "a") -> None:
 
 
 def _plain(document: Document) -> Any:
-    """Return a document as JSON holds it, or refuse what JSON cannot."""
+    """Return a document as JSON holds it; refuse a document that JSON cannot hold."""
     try:
         written = json.loads(json.dumps(document.doc))
     except (TypeError, ValueError) as error:
@@ -501,4 +506,4 @@ def _unfit(aggregation: str) -> str:
     if aggregation in _MEANS:
         return "pytest-lmgate has no such metric"
     shown = f"its aggregation {aggregation}" if aggregation else "its aggregation, code of the task,"
-    return f"{shown} is no mean over rows"
+    return f"{shown} is not a mean over rows"

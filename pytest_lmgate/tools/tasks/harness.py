@@ -65,8 +65,8 @@ def quietly() -> Iterator[None]:
         try:
             yield
         except SystemExit as error:
-            said = " ".join(shown.getvalue().split())
-            raise ConfigError(f"code of the task ends Python, exit code {error.code}: {said[-300:]}") from error
+            output = " ".join(shown.getvalue().split())
+            raise ConfigError(f"code of the task ends Python, exit code {error.code}: {output[-300:]}") from error
         finally:
             logging.disable(before)
 
@@ -100,9 +100,9 @@ def find(name: str, include_path: Path | None = None) -> Found:
     if not tasks:
         raise ConfigError(f"{name}: the group has no task")
     files = {}
-    for each, task in tasks.items():  # a class is not told its file
-        own = (task.config.metadata or {}).get("config_source")
-        files[each] = Path(str(own or manager.task_index[each].yaml_path))
+    for task_name, task in tasks.items():  # a class is not told its file
+        config_source = (task.config.metadata or {}).get("config_source")
+        files[task_name] = Path(str(config_source or manager.task_index[task_name].yaml_path))
     top = groups.get(name)
     parents = {
         child.task_name: group.name
@@ -111,8 +111,8 @@ def find(name: str, include_path: Path | None = None) -> Found:
         if group is not top and not isinstance(child, Group)
     }
     weights = {}
-    for each in (top.aggregate_metric_list or ()) if top is not None else ():
-        weights[str(each.metric)] = bool(each.weight_by_size)
+    for metric in (top.aggregate_metric_list or ()) if top is not None else ():
+        weights[str(metric.metric)] = bool(metric.weight_by_size)
     return Found(name, tasks, files, parents, weights, is_group=len(tasks) > 1 or top is not None)
 
 
@@ -121,10 +121,10 @@ def _manager(name: str, include_path: Path | None) -> Any:
     from lm_eval.tasks import TaskManager
 
     if include_path is not None:
-        own = TaskManager(include_path=str(include_path), include_defaults=False)
-        entry = own.task_index.get(name)
-        if entry is not None and set(_members(entry.cfg or {})) <= own.task_index.keys():
-            return own
+        manager = TaskManager(include_path=str(include_path), include_defaults=False)
+        entry = manager.task_index.get(name)
+        if entry is not None and set(_members(entry.cfg or {})) <= manager.task_index.keys():
+            return manager
     return TaskManager(include_path=None if include_path is None else str(include_path))
 
 
@@ -142,13 +142,13 @@ def _unreadable(name: str, folder: Path | None) -> str:
 def _members(config: Mapping[str, Any]) -> Iterator[str]:
     """Return the names of the tasks that a group takes from elsewhere."""
     listed = config.get("task")
-    for each in listed if isinstance(listed, list) else ():
-        if isinstance(each, str):
-            yield each
-        elif "group" in each:
-            yield from _members(each)
+    for member in listed if isinstance(listed, list) else ():
+        if isinstance(member, str):
+            yield member
+        elif "group" in member:
+            yield from _members(member)
         else:
-            yield str(each.get("task"))
+            yield str(member.get("task"))
 
 
 def seed() -> None:
@@ -161,31 +161,31 @@ def seed() -> None:
 
 def _reason(name: str, error: Exception) -> ConfigError | DataError:
     """Say why a task cannot be loaded: its data are missing, or its code fails."""
-    said = " ".join(str(error).split()) or "no reason given"
+    reason = " ".join(str(error).split()) or "no reason given"
     for frame, _ in traceback.walk_tb(error.__traceback__):
         task: Any = frame.f_locals.get("self")
         if frame.f_code.co_name == "download" and hasattr(task, "DATASET_PATH"):
             config = getattr(task, "config", None)
-            arguments = [str(each) for each in (task.DATASET_PATH, task.DATASET_NAME) if each is not None]
+            arguments = [str(part) for part in (task.DATASET_PATH, task.DATASET_NAME) if part is not None]
             which = getattr(config, "task", None) or name
             if files := (getattr(config, "dataset_kwargs", None) or {}).get("data_files"):
                 return DataError(
                     f"task {which}: its files {files!s:.200} cannot be read, or have no rows: {type(error).__name__}: "
-                    f"{said:.200}"
+                    f"{reason:.200}"
                 )
             return DataError(
                 f"task {which}: its dataset {' '.join(arguments)} is not here and "
-                f"cannot be fetched ({type(error).__name__}: {said:.200}); fetch it where the hub can be reached, by "
+                f"cannot be fetched ({type(error).__name__}: {reason:.200}); fetch it where the hub can be reached, by "
                 f'this command or python -c "import datasets; datasets.load_dataset({", ".join(map(repr, arguments))})"'
                 ", and take the folder HF_HOME along"
             )
-    return ConfigError(f"task {name}: the harness cannot load it: {type(error).__name__}: {said:.300}")
+    return ConfigError(f"task {name}: the harness cannot load it: {type(error).__name__}: {reason:.300}")
 
 
 def prepare(task: Any, *, shots: int | None, seed: int, split: str | None) -> int:
     """Set a task's shots and split as ``simple_evaluate`` does; return the shots."""
-    name, own = task.task_name, task.get_config("num_fewshot")
-    if shots is not None and own == 0 and shots > 0:
+    name, default_shots = task.task_name, task.get_config("num_fewshot")
+    if shots is not None and default_shots == 0 and shots > 0:
         raise ConfigError(
             f"task {name}: it is defined without examples (num_fewshot: 0), which the harness keeps; leave out --shots"
         )
@@ -195,7 +195,7 @@ def prepare(task: Any, *, shots: int | None, seed: int, split: str | None) -> in
                 f"task {name}: no split {split!r}{nearest(split, task.dataset)}; it has {', '.join(task.dataset)}"
             )
         task.set_config("test_split", split)
-    number = own if shots is None or own == 0 else shots
+    number = default_shots if shots is None or default_shots == 0 else shots
     task.set_config("num_fewshot", number or 0)
     task.set_fewshot_seed(seed=seed)
     return number or 0
@@ -210,37 +210,37 @@ def documents(task: Any, *, rows: int | None, chat: bool) -> list[Document]:
                 limit=rows, apply_chat_template=chat, fewshot_as_multiturn=chat, chat_template=template
             )
         except Exception as error:
-            said = " ".join(str(error).split())
+            reason = " ".join(str(error).split())
             raise ConfigError(
-                f"task {task.task_name}: the harness cannot make its requests: {type(error).__name__}: {said:.300}"
+                f"task {task.task_name}: the harness cannot make its requests: {type(error).__name__}: {reason:.300}"
             ) from error
-    found: dict[int, list[Any]] = {}
+    by_document: dict[int, list[Any]] = {}
     for instance in task.instances:
-        found.setdefault(instance.doc_id, []).append(instance)
+        by_document.setdefault(instance.doc_id, []).append(instance)
     listed = []
-    for index, instances in found.items():
-        instances.sort(key=lambda each: each.idx)
-        arguments = [tuple(each.args) for each in instances]
+    for index, instances in by_document.items():
+        instances.sort(key=lambda instance: instance.idx)
+        arguments = [tuple(instance.args) for instance in instances]
         if chat:
             arguments = [(_messages(prompt), *rest) for prompt, *rest in arguments]
-        kinds = frozenset(each.request_type for each in instances)
+        kinds = frozenset(instance.request_type for instance in instances)
         listed.append(Document(index, instances[0].doc, kinds, arguments))
     return listed
 
 
 def _messages(written: str) -> list[dict[str, str]]:
-    return [{"role": each["role"], "content": each["content"]} for each in json.loads(written)]
+    return [{"role": message["role"], "content": message["content"]} for message in json.loads(written)]
 
 
 def described(task: Any) -> str:
     path, name = task.DATASET_PATH, task.DATASET_NAME
     split = task.get_config("test_split") or task.get_config("validation_split")
-    shown = " ".join(str(each) for each in (path, name) if each)
+    shown = " ".join(str(part) for part in (path, name) if part)
     revision = (task.get_config("dataset_kwargs") or {}).get("revision")
     with contextlib.suppress(AttributeError, KeyError, TypeError):
         for source in task.dataset[split].info.download_checksums or ():
-            if found := re.search(r"@([0-9a-f]{40})/", source):
-                revision = found[1][:12]
+            if match := re.search(r"@([0-9a-f]{40})/", source):
+                revision = match[1][:12]
     return f"{shown}{f' at {revision}' if revision else ''}, split {split}"
 
 
@@ -264,7 +264,9 @@ def _is_mean(aggregation: Callable[[list[float]], Any]) -> bool:
     lists = [[drawn.uniform(-9, 9) for _ in range(n)] for n in (1, 2, 7)] + [[1.0, 0.0, 0.0], [0.0, 0.0], [1.0] * 5]
     with quietly():
         try:
-            return all(math.isclose(aggregation(each), math.fsum(each) / len(each), abs_tol=1e-12) for each in lists)
+            return all(
+                math.isclose(aggregation(values), math.fsum(values) / len(values), abs_tol=1e-12) for values in lists
+            )
         except Exception:  # it reads no numbers
             return False
 
@@ -282,8 +284,8 @@ def steps_of(ensemble: Any) -> list[tuple[str, dict[str, Any]]] | None:
     from lm_eval.api.registry import filter_registry
 
     names = {filter_registry.get(name): name for name in filter_registry}
-    found = [(names.get(each.func, ""), dict(each.keywords)) for each in ensemble.filters]
-    return found if all(name for name, _ in found) else None
+    steps = [(names.get(part.func, ""), dict(part.keywords)) for part in ensemble.filters]
+    return steps if all(name for name, _ in steps) else None
 
 
 def generation(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -293,20 +295,20 @@ def generation(given: Mapping[str, Any]) -> dict[str, Any]:
     with quietly():
         settings = dict(normalize_gen_kwargs(dict(given), _MAX_NEW_TOKENS))
     samples, stop = settings.pop("do_sample"), [text for text in settings.pop("until", []) if text]
-    found: dict[str, Any] = {"stop": stop} if stop else {}
-    found["max_new_tokens"] = settings.pop("max_gen_toks")
+    options: dict[str, Any] = {"stop": stop} if stop else {}
+    options["max_new_tokens"] = settings.pop("max_gen_toks")
     if (beams := settings.pop("num_beams", 1)) != 1:
-        found["num_beams"] = beams
+        options["num_beams"] = beams
     sampling = {key: settings.pop(key, None) for key in ("temperature", "top_p", "top_k")}
     if samples:
-        found |= {key: value for key, value in sampling.items() if value is not None} | {"seed": FEWSHOT_SEED}
+        options |= {key: value for key, value in sampling.items() if value is not None} | {"seed": FEWSHOT_SEED}
     if settings:
         raise ConfigError(f"its generation setting {next(iter(settings))} has no counterpart in lmgate.yaml")
-    return found
+    return options
 
 
 def has_own_scoring(task: Any) -> bool:
-    """Return whether code of the task scores its documents, not that of the harness's `ConfigurableTask`."""
+    """Return whether the task scores its documents by its own code, not by the harness's `ConfigurableTask`."""
     from lm_eval.api.task import ConfigurableTask
 
     plain = type(task).process_results is ConfigurableTask.process_results
@@ -314,7 +316,7 @@ def has_own_scoring(task: Any) -> bool:
 
 
 def scoring_of(task: Any) -> str:
-    """Return what tells a task's scoring code from another's: tasks of a group often share it in files of their own."""
+    """Return an identity of a task's scoring code: tasks of a group often share it in separate files."""
     function: Any = task.config.process_results or type(task).process_results
     bound = (function.args, sorted(function.keywords.items())) if isinstance(function, functools.partial) else ()
     code = getattr(function, "func", function).__code__
@@ -344,9 +346,9 @@ def judge_of(task: Any) -> str:
 
 def _names(code: CodeType) -> Iterator[str]:
     yield from code.co_names
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _names(each)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
 
 
 def relative_file(source: Path, folder: Path) -> str:
@@ -381,7 +383,7 @@ def offline_task(file: str, folder: Path, document: Mapping[str, Any]) -> Any:
     with quietly():
         from lm_eval.api.task import ConfigurableTask
 
-        path = next((each for each in (folder / file, _own_tasks() / file) if each.is_file()), None)
+        path = next((path for path in (folder / file, _own_tasks() / file) if path.is_file()), None)
         if path is None:
             raise ConfigError(
                 f"task: no file {file} in {folder} or among the tasks of lm-evaluation-harness {installed()}"
@@ -413,24 +415,24 @@ def scores(task: Any, documents: Sequence[Mapping[str, Any]], texts: Sequence[st
     with quietly():
         instances = []
         for index, (doc, text) in enumerate(zip(documents, texts, strict=True)):
-            each = Instance("generate_until", dict(doc), ("", {}), 0, metadata=(task.task_name, index, 1))
+            instance = Instance("generate_until", dict(doc), ("", {}), 0, metadata=(task.task_name, index, 1))
             is_choice = task.OUTPUT_TYPE == "multiple_choice"
-            each.resps.append([(value, False) for value in json.loads(text)] if is_choice else text)
-            instances.append(each)
+            instance.resps.append([(value, False) for value in json.loads(text)] if is_choice else text)
+            instances.append(instance)
         try:
             for ensemble in filters_of(task):
                 ensemble.apply(instances)
-            found = []
-            for each in instances:
+            by_row = []
+            for instance in instances:
                 of_row = {}
-                for name, answer in each.filtered_resps.items():
-                    for metric, value in task.process_results(each.doc, answer if is_choice else [answer]).items():
+                for name, answer in instance.filtered_resps.items():
+                    for metric, value in task.process_results(instance.doc, answer if is_choice else [answer]).items():
                         of_row[label_of(task, metric, name)] = value
-                found.append(of_row)
+                by_row.append(of_row)
         except Exception as error:
-            said = " ".join(str(error).split())
-            raise MetricInputError(f"task: its scoring code fails: {type(error).__name__}: {said:.300}") from error
-    return found
+            reason = " ".join(str(error).split())
+            raise MetricInputError(f"task: its scoring code fails: {type(error).__name__}: {reason:.300}") from error
+    return by_row
 
 
 def label_of(task: Any, metric: str, ensemble: str) -> str:

@@ -30,18 +30,18 @@ def task_metric(name: str, dataset: str, spec: DatasetSpec, folder: Path) -> Tex
             "metric",
             f"{name}: the dataset {dataset!r} has no task:, which `lmgate import` writes for tasks with own code",
         )
-    known = spec.task.metrics
+    metrics = spec.task.metrics
     _, _, wanted = name.partition(".")
-    metric = wanted or next(iter(known))
-    if metric not in known:
+    metric = wanted or next(iter(metrics))
+    if metric not in metrics:
         raise ConfigError.of(
             "metric",
-            f"the task of {dataset!r} has no metric {metric!r}{nearest(metric, known)}; it has {', '.join(known)}",
+            f"the task of {dataset!r} has no metric {metric!r}{nearest(metric, metrics)}; it has {', '.join(metrics)}",
         )
     file = spec.task.file
 
     def statistics(predictions: Sequence[str], references: References, rows: Sequence[Mapping[str, Any]]) -> Floats:
-        found = []
+        statistics_of_rows = []
         for index, scored in enumerate(_scores(file, folder, predictions, rows)):
             value = scored.get(metric)
             if isinstance(value, bool | int | float | np.number | np.bool_):
@@ -51,12 +51,12 @@ def task_metric(name: str, dataset: str, spec: DatasetSpec, folder: Path) -> Tex
                     f"row {index}: expected a number as {name}, got {value!r:.80} of the task's code"
                 )
             # The harness's nanmean leaves such a row out; its mean has none.
-            found.append([0.0, 0.0] if math.isnan(number) else [number, 1.0])
-        return np.array(found, dtype=np.float64)
+            statistics_of_rows.append([0.0, 0.0] if math.isnan(number) else [number, 1.0])
+        return np.array(statistics_of_rows, dtype=np.float64)
 
     return TextMetric(
         name=name,
-        direction=known[metric],
+        direction=metrics[metric],
         signature=f"task|metric:{metric}|file:{file}",
         statistics=statistics,
         needs_references=False,

@@ -65,7 +65,7 @@ def score(returned: str) -> str:
          "exact_match is left out: pytest-lmgate has no such metric"),
         (LIKELIHOOD, ROWS, score("{'acc': 1.0}"), "code of its own scores its likelihoods"),
         ({**LIKELIHOOD, "metric_list": [{"metric": "acc", "aggregation": "median"}]}, ROWS, "",
-         "acc is left out: its aggregation median is no mean over rows"),
+         "acc is left out: its aggregation median is not a mean over rows"),
         ({**ROLLING, "metric_list": [{"metric": "word_perplexity", "aggregation": "mean"}]}, ROWS, "",
          "word_perplexity is left out: pytest-lmgate has no such metric"),
         (ROLLING, ROWS, score("{'word_perplexity': (results[0], 99)}"),

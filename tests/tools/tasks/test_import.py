@@ -308,7 +308,7 @@ def test_a_class_whose_own_aggregation_is_the_mean_is_gated(
     write_class(tasks, "spans", _MEANS)
     found = run("spans")
     assert found["metrics"] == [{"metric": "task.even", "arguments": {}}]
-    assert found["notes"] == ["most is left out: its aggregation, code of the task, is no mean over rows"]
+    assert found["notes"] == ["most is left out: its aggregation, code of the task, is not a mean over rows"]
     assert evaluate("metric_of", "task.even", "tiny", "spans", max_new_tokens=4) == 0.5
 
 
@@ -340,8 +340,8 @@ def test_several_requests_of_a_document_and_a_prompt_for_each_choice_in_a_chat_a
     ("one", "other", "said"),
     [
         (CHOICE, TEXT, "different kinds"),
-        *[({**TEXT, "metric_list": [{"metric": "bleu"}]},) * 2 + ("a mean of its tasks' bleu, which is no mean",)],
-        *[({**_ROLLING, "metric_list": [{"metric": "bits_per_byte"}]},) * 2 + ("bpb, which is no mean over rows",)],
+        *[({**TEXT, "metric_list": [{"metric": "bleu"}]},) * 2 + ("a mean of its tasks' bleu, which is not a mean",)],
+        *[({**_ROLLING, "metric_list": [{"metric": "bits_per_byte"}]},) * 2 + ("bpb, which is not a mean over rows",)],
     ],
 )
 def test_a_group_of_unequal_tasks_or_whose_number_is_no_mean_over_rows_is_refused(
