@@ -3,6 +3,7 @@
 import json
 import math
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_lmgate.errors import BaselineError
+from pytest_lmgate.errors import BaselineError, ComparisonError
 from pytest_lmgate.judge.baseline import (
     BaselineEntry,
     Provenance,
@@ -235,3 +236,12 @@ def test_beyond_100000_rows_the_clusters_are_kept_and_judged() -> None:
     assert found.bounds in ("student", "hall")
     assert MAX_CLUSTERS / 2 < found.clusters <= MAX_CLUSTERS
     assert compare(same, reference, tolerance=Tolerance(0.005, relative=False)).decision == "pass"
+
+
+def test_of_another_text_it_is_the_comparison_that_says_what_differs() -> None:
+    measured = score([1.25, 3.5], [2, 4])
+    entry = entry_of(measured, NOW)
+    assert measured.sample.scale is not None
+    longer = replace(measured.sample, scale=replace(measured.sample.scale, factor=0.5), identity={"data": "another"})
+    with pytest.raises(ComparisonError, match="the data differs"):
+        compare(longer, reference_of(entry, longer), tolerance=Tolerance(0.01, relative=True))
