@@ -130,6 +130,7 @@ def test_what_it_draws_has_the_likelihoods_that_it_wrote_by_and_follows_them(ben
 
 
 @pytest.mark.needs("compare")
+@pytest.mark.needs("damaged")
 @pytest.mark.parametrize("side_by_side", [True, False])
 def test_a_divergence_is_that_of_the_whole_distributions(bench: Bench, side_by_side: bool) -> None:
     p, q = bench.runner(), bench.runner("damaged")

@@ -72,8 +72,8 @@ def test_a_long_prompt_loses_its_left_and_keeps_its_bos(bench: Bench) -> None:
 def test_a_sample_depends_on_its_seed_and_row_alone(bench: Bench, how: dict[str, Any]) -> None:
     found = bench.texts(seed=1, **how)
     assert bench.texts(seed=2, **how) != found
-    same = bench.texts(dataset="same", seed=1, max_new_tokens=8, **how)
-    assert len(set(same)) > 20, "rows with the same prompt have samples of their own"
+    same = bench.texts(dataset="same", seed=1, max_new_tokens=3, **how)
+    assert len(set(same)) > 5, "rows with the same prompt have samples of their own"
 
 
 def shares(bench: Bench, **how: Any) -> dict[str, float]:
