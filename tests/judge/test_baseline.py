@@ -243,5 +243,5 @@ def test_of_another_text_it_is_the_comparison_that_says_what_differs() -> None:
     entry = entry_of(measured, NOW)
     assert measured.sample.scale is not None
     longer = replace(measured.sample, scale=replace(measured.sample.scale, factor=0.5), identity={"data": "another"})
-    with pytest.raises(ComparisonError, match="the data differs"):
+    with pytest.raises(ComparisonError, match="the two sides used different data"):
         compare(longer, reference_of(entry, longer), tolerance=Tolerance(0.01, relative=True))
