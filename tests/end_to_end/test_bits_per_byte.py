@@ -36,6 +36,9 @@ def make_models(folder: Path) -> None:
         inner.pre_tokenizer = tokenizers.pre_tokenizers.Split(pieces, "isolated")
         inner.decoder = tokenizers.decoders.Fuse()
         save(name, inner, size)
+    model = tiny_llama(300, hidden_size=8, intermediate_size=8, max_position_embeddings=32, bos_token_id=1)
+    model.save_pretrained(folder / "slow")
+    transformers.ByT5Tokenizer(extra_ids=0).save_pretrained(folder / "slow")
 
 
 @pytest.fixture
@@ -44,8 +47,9 @@ def toys(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     rows = ["".join("ab"[(row * at * at + at // 3) % 7 % 2] for at in range(12)) for row in range(1, 41)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
     (tmp_path / "text.txt").write_text("".join(rows))
-    models = "".join(f"  {name}: {{path: {made / name}}}\n" for name in BITS)
-    datasets = "  text: {path: text.txt}\n  rows: {path: rows.jsonl, join: ''}\n"
+    (tmp_path / "korean.jsonl").write_text("".join(json.dumps({"text": f"가a나b{at}"}) + "\n" for at in range(9)))
+    models = "".join(f"  {name}: {{path: {made / name}}}\n" for name in (*BITS, "slow"))
+    datasets = "  text: {path: text.txt}\n  rows: {path: rows.jsonl, join: ''}\n  korean: {path: korean.jsonl}\n"
     return Project(tmp_path).write(
         pytest_ini="[pytest]\n",
         lmgate_yaml=f"models:\n{models}datasets:\n{datasets}",
