@@ -118,14 +118,6 @@ def test_a_worse_model_with_longer_tokens_fails_against_a_model_and_a_baseline(t
 
 
 def test_without_offsets_only_a_protocol_that_scores_everything_counts_bytes(toys: Project) -> None:
-    import transformers
-
-    model = tiny_llama(300, hidden_size=8, intermediate_size=8, max_position_embeddings=32, bos_token_id=1)
-    model.save_pretrained(toys.folder / "slow")
-    transformers.ByT5Tokenizer(extra_ids=0).save_pretrained(toys.folder / "slow")
-    (toys.folder / "korean.jsonl").write_text("".join(json.dumps({"text": f"가a나b{at}"}) + "\n" for at in range(9)))
-    toys.change("models:\n", "models:\n  slow: {path: slow}\n")
-    toys.change("datasets:\n", "datasets:\n  korean: {path: korean.jsonl}\n")
     toys.write(
         test_toys=marked(
             document="bpb_max('slow', 'korean', 99, protocol='document')",
