@@ -362,7 +362,7 @@ def test_a_fork_of_the_session_does_not_keep_the_server(project: Project) -> Non
 
 @pytest.mark.parametrize("server", ["llama-cpp-python", "llama-server"])
 def test_a_gate_of_llama_cpp_starts_from_nothing_is_kept_and_finds_damaged_weights(
-    project: Project, llama_gguf: Path, reference: Any, server: str
+    project: Project, llama_gguf: Path, opened: Callable[..., Any], server: str
 ) -> None:
     weights = project.folder / "f32.gguf"
     shutil.copy(llama_gguf, weights)
@@ -375,7 +375,7 @@ def test_a_gate_of_llama_cpp_starts_from_nothing_is_kept_and_finds_damaged_weigh
         command = f"{sys.executable} {LLAMA_SERVER} f32.gguf {NAME} {{port}} {ROOM}"
     # Both servers change or refuse a text with parts of characters, which random weights write.
     prompts = [text_of(9, row) for row in range(200)]
-    texts = texts_of(reference, prompts, max_new_tokens=2)
+    texts = texts_of(opened("float"), prompts, max_new_tokens=2)
     rows = [
         {"article": p, "summary": t} for p, t in zip(prompts, texts, strict=True) if t.isascii() and t.isprintable()
     ]
