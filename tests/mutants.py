@@ -57,7 +57,7 @@ _PLACES = "windows/places.py"
 
 DEFINITIONS = (
     Definition(
-        ("windows/test_windows.py", "windows/test_tokens.py", "settings/test_requests.py"),
+        ("windows/test_windows.py", "windows/test_tokens.py", "settings/test_gate_options.py"),
         (
             Mutant("sliding: a window's first token is a target", _PROTOCOLS, "(previous, begin + 1)", "(previous, begin)"),
             Mutant("sliding: the last window", _PROTOCOLS, "-(-(total - length) // stride)", "(total - length) // stride"),
@@ -189,7 +189,7 @@ DEFINITIONS = (
         ("metrics/test_rouge.py",),
         (
             Mutant("rouge: W's exponent", _ROUGE, "1.2", "1.3"),
-            Mutant("rouge: W's inverse", _ROUGE, "math.pow(each, 1 / variant.exponent) for each in", "math.pow(each, 1.0) for each in"),
+            Mutant("rouge: W's inverse", _ROUGE, "math.pow(share, 1 / variant.exponent) for share in", "math.pow(share, 1.0) for share in"),
             Mutant("rouge: a run's weight as a whole", _ROUGE, "value = before + weights[length + 1]", "value = above[place - 1] + 1"),
             Mutant("rouge: F1", _ROUGE, "2 * precision * recall / total", "1.25 * precision * recall / total"),
             Mutant("rouge: S4 has at most four words between", _ROUGE, "reach = len(tokens) if gap is None else gap + 1", "reach = len(tokens) if gap is None else gap"),
@@ -200,7 +200,7 @@ DEFINITIONS = (
             Mutant("rouge: Lsum's union by sentence", _ROUGE, 'by_sentence = frozenset({"Lsum"})', "by_sentence = frozenset()"),
             Mutant("rouge: the union is clipped", _ROUGE, "return clipped_overlap(union, chain.from_iterable(candidate))", "return len([*union])"),
             Mutant("rouge: the best reference by F", _ROUGE, "return self.scores(variant, overlap).fmeasure", "return self.scores(variant, overlap).recall"),
-            Mutant("rouge: average pools counts", _ROUGE, "reduce(Overlap.plus, (each for each, _ in pairs)), -1", "pairs[0][0], -1"),
+            Mutant("rouge: average pools counts", _ROUGE, "reduce(Overlap.plus, (overlap for overlap, _ in pairs)), -1", "pairs[0][0], -1"),
             Mutant("rouge: words over three letters are stemmed", _ROUGE, "_STEMMED_BEYOND = 3", "_STEMMED_BEYOND = 4"),
             Mutant("rouge: words of any script", _ROUGE, '    "unicode": _unicode,', '    "unicode": _rouge_score,'),
             Mutant("rouge: Han has a token for each letter", _ROUGE, r"\p{Han}", ""),
