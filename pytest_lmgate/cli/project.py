@@ -180,8 +180,8 @@ def _opened(evaluator: Evaluator, bound: BoundGate) -> list[ConfigError]:
     """Open a gate's models and data, as a session does before a model runs; say why it can never decide, if so."""
     from pytest_lmgate.stats.comparison import no_interval
 
-    gate, sides = bound.gate, [bound.bound, *([bound.reference] if bound.reference else [])]
-    measurement, *_ = [evaluator.cached_statistics(side)[0] for side in sides]
+    gate = bound.gate
+    measurement, *_ = [evaluator.cached_statistics(side)[0] for side in bound.sides]
     tokenizer = next((model.tokenizer for model in measurement.models if model.tokenizer), None)
     goes_by_noise = isinstance(gate, NoRegression) or gate.confidence is not None
     # A server that is not asked may have any context.

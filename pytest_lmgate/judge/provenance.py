@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -15,8 +17,9 @@ from typing import Any
 import msgspec
 
 from pytest_lmgate.engines.devices import device_class
-from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.errors import ConfigError, escape_controls
 from pytest_lmgate.identity.code import versions
+from pytest_lmgate.judge.result import Run
 
 _PACKAGES = ("pytest-lmgate", "torch", "transformers", "tokenizers", "sacrebleu")
 
@@ -98,6 +101,25 @@ def branch(folder: Path) -> str:
 def project(folder: Path) -> str:
     """Return the project's name in CI, as in ``owner/name``, else the folder's."""
     return _first(_PROJECT_VARIABLES) or folder.resolve().name
+
+
+def run_now(folder: Path, command: Iterable[object], **facts: Any) -> Run:
+    """Return the record of a run of `command` that ends now in a folder; `facts` are its other fields."""
+    return Run(
+        project=project(folder),
+        commit=_commit(folder),
+        branch=branch(folder),
+        date=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        command=_without_secrets(command),
+        **facts,
+    )
+
+
+def _without_secrets(command: Iterable[object]) -> str:
+    """Return a command without user, password and query of an address, and without the value of ``--token``."""
+    words = [re.sub(r"(\w://[^\s?]*)\?\S*", r"\1?***", escape_controls(str(word), line=True)) for word in command]
+    secret = r"(?i)(\0--?[\w-]*(?:token|key|secret|password)(?:=|\0(?!-)))[^\0]*"
+    return shlex.join(re.sub(secret, r"\1***", "\0".join(words)).split("\0"))
 
 
 def _first(variables: Iterable[str]) -> str:

@@ -74,11 +74,10 @@ class Bound:
 
     Attributes:
         what: As the user wrote it.
-        model: None for given texts, and before its fixture has run.
-        data: None likewise.
+        model: None for given texts, and before its fixture has run. So are data and reference.
         reference: The other model of a divergence.
         scorer: Of texts, the metric, with its options or the task's own code.
-        measurement: The kind of measurement; None where no model runs, and before a fixture has run. For an
+        measurement: The kind of measurement; None where no model runs, and before the dataset is known. For an
             encoder-decoder model, known only when it is described, `Evaluator.open` takes its own kind.
         asked: How it is measured: as the user wrote it, or for choices that a task scores, as choices are.
         by_rows: Whether the measurement reads the dataset row by row, with all columns.
@@ -101,6 +100,11 @@ class BoundGate:
     gate: Gate
     bound: Bound
     reference: Bound | None = None
+
+    @property
+    def sides(self) -> list[Bound]:
+        """What is measured: the gate's own model, and what it compares with, if that is measured too."""
+        return [self.bound, *([] if self.reference is None else [self.reference])]
 
     @property
     def has_fixtures(self) -> bool:

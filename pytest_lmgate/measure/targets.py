@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from pytest_lmgate.windows.places import TargetPlaces, places_of_pairs, places_o
 from pytest_lmgate.windows.tokens import TokenizerFacts
 
 OfCorpus = CausalLikelihoods | MaskedLikelihoods | Divergences
-_OF_TARGETS = (CausalLikelihoods, MaskedLikelihoods, Divergences)  # the first may turn out to be conditional
+_OF_TARGETS = get_args(OfCorpus)  # the first may turn out to be conditional
 PlacesCache = dict[tuple[str, str, str], TargetPlaces]
 
 UNPLACED = "neither engine gives its tokenizer without loading the model, so its tokens are unknown"

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
-import shlex
 import sys
-from collections.abc import Iterable, Sequence
-from datetime import datetime, timezone
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +14,7 @@ from pytest_lmgate.cache.remote import Address, is_from_fork
 from pytest_lmgate.errors import RecordError, escape_controls
 from pytest_lmgate.judge.baseline import write_baseline
 from pytest_lmgate.judge.history import append_to_history, read_history
-from pytest_lmgate.judge.provenance import branch, project, provenance
+from pytest_lmgate.judge.provenance import provenance, run_now
 from pytest_lmgate.judge.result import FixtureCall, Results, Run, Verdict
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.collection import asks_for_all, passed, was_stopped
@@ -145,25 +142,14 @@ def _this_run(session: pytest.Session, verdicts: Sequence[Verdict], run: str) ->
     # An accelerator comes first: its name says more than the processor's.
     devices = sorted({verdict.device for verdict in verdicts} - {""}, key=lambda device: (device == "cpu", device))
     made = provenance(config.rootpath, next(iter(devices), ""))
-    return Run(
+    return run_now(
+        config.rootpath,
+        ["pytest", *config.invocation_params.args],
         id=run,
-        project=project(config.rootpath),
-        commit=made.commit,
-        branch=branch(config.rootpath),
-        date=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         device=", ".join(devices),
         hardware=made.hardware,
-        command=_command(config.invocation_params.args),
         stopped=was_stopped(session),
     )
-
-
-def _command(arguments: Iterable[str]) -> str:
-    """Return the command without secrets: user, password and query of an address, the value of ``--token``."""
-    given = ["pytest", *arguments]
-    given = [re.sub(r"(\w://[^\s?]*)\?\S*", r"\1?***", escape_controls(str(each), line=True)) for each in given]
-    secret = r"(?i)(\0--?[\w-]*(?:token|key|secret|password)(?:=|\0(?!-)))[^\0]*"
-    return shlex.join(re.sub(secret, r"\1***", "\0".join(given)).split("\0"))
 
 
 def _keep_history(history: Path | Address, closing: Closing, run: Run, *, is_shown: bool) -> None:

@@ -162,8 +162,8 @@ class GateSession:
 
     def evaluations(self, item: pytest.Item) -> tuple[Evaluator, list[Bound]]:
         """Return what the gates of a test measure, and what measures it."""
-        pairs = [(each.bound, each.reference) for each in item.stash[_GATES].values()]
-        return self._projects.of(item.path).evaluator, [each for pair in pairs for each in pair if each is not None]
+        sides = [side for gate in item.stash[_GATES].values() for side in gate.sides]
+        return self._projects.of(item.path).evaluator, sides
 
     def share_processors(self, workers: int) -> None:
         """Note that only so many workers of xdist measure, so each may use more processors."""

@@ -223,31 +223,16 @@ def _totals(todo: Sequence[PlannedMeasurement]) -> list[str]:
 
 
 def _row(measurement: PlannedMeasurement) -> tuple[str, ...]:
-    state = (
-        "cached"
-        if measurement.is_cached
-        else f"{math.floor(100 * measurement.done)}% done"
-        if measurement.done
-        else "to measure"
-    )
-    name, gates = _name(measurement), str(measurement.gates)
+    name, gates, protocol = _name(measurement), str(measurement.gates), measurement.protocol
     if measurement.is_cached:
-        return state, name, gates, "", "", "", measurement.protocol
-    tokens = (
-        "?"
-        if measurement.tokens is None
-        else f"{'<= ' * measurement.is_most}{_left(measurement, measurement.tokens):,.0f}"
-    )
-    weights = " + ".join(map(_memory, measurement.weights.values()))
-    return (
-        state,
-        name,
-        gates,
-        tokens,
-        weights,
-        "?" if measurement.seconds is None else _time(measurement.seconds),
-        measurement.protocol,
-    )
+        return "cached", name, gates, "", "", "", protocol
+    state = f"{math.floor(100 * measurement.done)}% done" if measurement.done else "to measure"
+    tokens = seconds = "?"
+    if measurement.tokens is not None:
+        tokens = f"{'<= ' * measurement.is_most}{_left(measurement, measurement.tokens):,.0f}"
+    if measurement.seconds is not None:
+        seconds = _time(measurement.seconds)
+    return state, name, gates, tokens, " + ".join(map(_memory, measurement.weights.values())), seconds, protocol
 
 
 def _name(measurement: PlannedMeasurement) -> str:

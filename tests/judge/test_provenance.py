@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_lmgate.judge.provenance import _processor, provenance
+from pytest_lmgate.judge.provenance import _processor, provenance, run_now
 
 
 def test_without_git_and_the_systems_word_on_the_processor_a_measurement_still_says_where_it_was_made(
@@ -18,3 +18,17 @@ def test_without_git_and_the_systems_word_on_the_processor_a_measurement_still_s
     _processor.cache_clear()
     assert found.commit == ""
     assert found.hardware == (platform.processor() or platform.machine())
+
+
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [
+        ("json:s3://bucket/run.json?signature=abc", "'json:s3://bucket/run.json?***'"),
+        ("http://user:pass@host/x", "'http://***@host/x'"),
+        ("--token=abc", "'--token=***'"),
+        ("--metric=acc", "--metric=acc"),
+    ],
+)
+def test_the_command_of_a_run_is_kept_without_secrets(tmp_path: Path, word: str, shown: str) -> None:
+    run = run_now(tmp_path, ["lmgate", "judge", word], stopped=True)
+    assert (run.command, run.commit, run.stopped) == (f"lmgate judge {shown}", "", True)

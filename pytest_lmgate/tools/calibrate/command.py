@@ -119,11 +119,10 @@ def calibrated(evaluator: Evaluator, gate: Gate, runs: int) -> Calibrated:
     from pytest_lmgate.tools.calibrate.power import calibrate_limit, calibrate_tolerance
 
     bound = evaluator.bind_gate(gate)
-    measured = [bound.bound, *([bound.reference] if bound.reference else [])]
-    sides: list[list[Run]] = [[] for _ in measured]
+    sides: list[list[Run]] = [[] for _ in bound.sides]
     is_deterministic = False
     for number in range(runs):
-        for side, one in zip(sides, measured, strict=True):
+        for side, one in zip(sides, bound.sides, strict=True):
             evaluator.log.note(f"run {number + 1} of {runs}: {one.what.model_name} on {one.what.dataset_name}")
             side.append(_run(evaluator, one, number))
             _require_noise(side[-1].score, gate)

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from pytest_lmgate.tools.fix.hybrids import Hybrids, Part
 
 LEAST_ROWS = 40
-"""Rows of each half below which nothing is proven: damage in few rows passes a quarter of proofs with 20 (docs/fix.md).
-"""
+"""Rows of each half below which nothing is proven: 20 often hold none of a few damaged rows (docs/decisions.md)."""
 CONFIDENCE = 0.95  # of a gate that has none
 _ROUNDS, _DROPS = 10, 6  # composed models that are measured at most
 _UNITS = 10_000  # of the knapsack: a set is the cheapest for an allowance that is smaller by parts / units at most

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -103,10 +101,8 @@ def _text(verdicts: Sequence[Verdict], remarks: Sequence[str]) -> str:
 
 
 def _results(verdicts: Sequence[Verdict], remarks: Sequence[str]) -> Results:
-    from pytest_lmgate.judge.provenance import branch, project, provenance
-    from pytest_lmgate.judge.result import Results, Run
+    from pytest_lmgate.judge.provenance import run_now
+    from pytest_lmgate.judge.result import Results
 
-    folder, date = Path.cwd(), datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    commit, command = provenance(folder, "").commit, shlex.join(["lmgate", *sys.argv[1:]])
-    run = Run(project=project(folder), commit=commit, branch=branch(folder), date=date, command=command)
+    run = run_now(Path.cwd(), ["lmgate", *sys.argv[1:]])
     return Results(run=run, verdicts=tuple(verdicts), remarks=tuple(remarks))
