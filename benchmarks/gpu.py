@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -34,7 +35,7 @@ from pytest_lmgate.windows.requests import window_requests
 from pytest_lmgate.windows.tokens import Streams
 
 TIMES_LOOP, TIMES_LM_EVAL, SHARE_OF_PEAK, EXTRA_BYTES = 2.0, 1.3, 0.5, 2**30
-_PARTS = ("speed", "divergence", "dtypes", "tiles")
+_PARTS = ("speed", "divergence", "dtypes", "tiles", "process")
 _TILES = tuple(itertools.product((1024, 4096, 8192), (512, 2048, 8192, 32768)))
 
 
@@ -207,6 +208,27 @@ def tiles(name: str, shape: Shape, device: torch.device) -> bool:
     return print_rows(f"{name}: NLLs of {positions:,} positions by tile, bfloat16 products", rows)
 
 
+def process(name: str, device: torch.device, tokens: int) -> bool:
+    """Print the stages of a whole process: imports, the model, the first batch, all batches."""
+    command = [sys.executable, __file__, "--stages", name, "--device", str(device), "--tokens", str(tokens)]
+    begun = time.perf_counter()
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    rows = [Row(*line.split("\t")) for line in output.splitlines() if "\t" in line]
+    rows.append(Row("the whole process", f"{time.perf_counter() - begun:.1f} s"))
+    return print_rows(f"{name}: seconds from the start of the process", rows)
+
+
+def stages(shape: Shape, device: torch.device, tokens: int) -> None:
+    """Print when each stage of this process has ended, counted from the process's own start."""
+    print(f"Python, torch, transformers and this package imported\t{time.process_time():.1f} s of processor time")
+    begun = time.perf_counter()
+    what = make_job(make_model(shape, device), shape, tokens, shape.context)
+    print(f"model made on the device\t{time.perf_counter() - begun:.1f} s")
+    begun, ends = time.perf_counter(), []
+    ours(what, log=loop.Log(progress=lambda _: ends.append(time.perf_counter() - begun)))
+    print(f"first batch, all proofs included\t{ends[0]:.2f} s\nall {len(ends)} batches\t{ends[-1]:.2f} s")
+
+
 def extra_bytes(device: torch.device, run: Callable[[], object]) -> int | None:
     """Return the peak of the device's memory over what is there before; None where the device does not tell."""
     if device.type != "cuda":
@@ -245,7 +267,7 @@ def _run(part: str, name: str, given: argparse.Namespace, device: torch.device) 
         return divergence(name, shape, device, tokens)
     if part == "dtypes":
         return dtypes(name, shape, device, tokens)
-    return tiles(name, shape, device)
+    return tiles(name, shape, device) if part == "tiles" else process(name, device, tokens)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -257,6 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--small", action="store_true", help="a tiny model and text, on the CPU unless told")
+    parser.add_argument("--stages", choices=SHAPES, help=argparse.SUPPRESS)
     parser.add_argument("--no-check", action="store_true")
     given = parser.parse_args(arguments)
     if given.small:
@@ -266,6 +289,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if device.type == "cuda" and not torch.cuda.is_available():
         print("no GPU here: NOTHING was measured; --small proves the script on the CPU", file=sys.stderr)
         return 1
+    if given.stages:
+        stages(SHAPES[given.stages], device, given.tokens)
+        return 0
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     print(f"{where}, torch {torch.__version__}; {machine(torch.get_num_threads())}")
     holds = [_run(part, name, given, device) for name in given.sizes for part in given.only]

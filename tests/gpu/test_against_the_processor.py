@@ -139,10 +139,10 @@ def test_a_batch_too_large_for_the_gpu_is_halved_and_gives_the_same_numbers() ->
     torch.cuda.empty_cache()
     total = torch.cuda.mem_get_info(DEVICE)[1]
     try:
-        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved(DEVICE) + 2**26) / total, DEVICE)
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved(DEVICE) + 2**26) / total)
         agree(measure_nll(moved, streams, plan, batch_size=100_000), expected)
     finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, DEVICE)
+        torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="tests/engines/transformers/test_waits proves it without a GPU")
