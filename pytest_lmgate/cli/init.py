@@ -290,7 +290,7 @@ def _write(here: Root, files: list[Path], sections: dict[str, Any], proposals: l
     for proposal in proposals:
         gate = parse_marker(proposal.gates[1][0], (), proposal.gates[1][1])
         accepted[f"{carrier}::{gate.label}"] = entry_of(
-            proposal.score, provenance(baseline.parent, proposal.score.device)
+            proposal.score, provenance(baseline.parent, proposal.score.device, proposal.score.hardware)
         )
     ours: list[Path] = []
     try:

@@ -14,10 +14,10 @@ import platform
 import re
 import sys
 import traceback
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Sequence
+from functools import cache, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pytest_lmgate.engines.base import OutOfMemory
 from pytest_lmgate.errors import ModelError
@@ -153,38 +153,139 @@ def share_processors(workers: int) -> None:
         torch.set_num_threads(max(1, torch.get_num_threads() // workers))
 
 
+class Card(NamedTuple):
+    """A GPU."""
+
+    name: str  # as in ``NVIDIA H200``
+    capability: str  # compute capability, as in ``9.0``; of AMD's the architecture, as in ``gfx942``
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.capability}"
+
+
+Alike = Literal["equal"] | Sequence[str]
+"""The names of cards that count as one, or all cards."""
+_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG")
+# Settings of torch's products that code of the session may change, and their defaults; older torch has the second kind.
+_SETTINGS = {
+    "cuda.matmul.fp32_precision": ("none", "ieee"),
+    "mkldnn.matmul.fp32_precision": ("none", "ieee"),
+    "cudnn.conv.fp32_precision": ("tf32", "none"),
+    "cuda.matmul.allow_fp16_reduced_precision_reduction": (True,),
+    "cuda.matmul.allow_bf16_reduced_precision_reduction": (True,),
+}
+_OLD_SETTINGS = {"cuda.matmul.allow_tf32": (False,), "cudnn.allow_tf32": (True,)}
+
+
+def device_ingredients(device: str, alike: Alike = ()) -> dict[str, str]:
+    """Return what of a device, besides its class, can change a number, as ingredients of an address.
+
+    Of a GPU: the card, the version of CUDA or ROCm that torch was built for, variables that choose kernels. Where no
+    index is given, as in ``cuda``, the cards are those that are visible. Of any device: settings of torch's products
+    that are not its defaults. Processors are not told apart: float32 moves by 1e-7 between them.
+    """
+    ingredients = _settings()
+    if device_class(device) != "cuda":
+        return ingredients
+    names = sorted({_name_of(card, alike) for card in cards_of(device)})
+    ingredients |= {name: os.environ[name] for name in _VARIABLES if os.environ.get(name)}
+    return ingredients | {"card": "; ".join(names), "built for": " ".join(_torch_build())}
+
+
+def cards_of(device: str) -> tuple[Card, ...]:
+    """Return the card of a device such as ``cuda:1``; for ``cuda`` all that are visible."""
+    number = device.partition(":")[2]
+    return cards()[int(number) : int(number) + 1] if number else cards()
+
+
+def hardware_of(device: str) -> str:
+    """Return the names of a device's cards or of this machine's processor, for reports."""
+    if device_class(device) == "cuda":
+        return ", ".join(sorted({card.name for card in cards_of(device)}))
+    return processor() if device in ("cpu", "") else ""
+
+
 @cache
-def _torch_build() -> str:
-    """Return the platform that torch was built for, by its version file: ``cuda``, ``hip`` (AMD's GPUs) or nothing."""
+def processor() -> str:
+    """Return the processor's model, else its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()
+
+
+def _name_of(card: Card, alike: Alike) -> str:
+    if alike == "equal":
+        return "any"
+    return f"one of {', '.join(sorted(alike))}" if card.name in alike else str(card)
+
+
+def _settings() -> dict[str, str]:
+    """Return settings of torch's products that are not its defaults; torch that is not loaded has its defaults."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "backends"):
+        return {}
+    is_old = not hasattr(torch.backends.cuda.matmul, "fp32_precision")
+    values = {}
+    for name, defaults in (_SETTINGS | _OLD_SETTINGS if is_old else _SETTINGS).items():
+        with contextlib.suppress(AttributeError):  # torch of another age
+            value = reduce(getattr, name.split("."), torch.backends)
+            if value not in defaults:
+                values[f"torch.backends.{name}"] = str(value)
+    return values
+
+
+@cache
+def _torch_build() -> tuple[str, ...]:
+    """Return what torch was built for, by its version file: ``cuda`` or ``hip`` (AMD's GPUs) and its version."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        return ""
+        return ()
     try:
         text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
     except OSError:
-        return "cuda"  # an unusual build: let the driver decide
-    built = re.search(r"^(cuda|hip)\b[^=]*=\s*['\"]", text, flags=re.MULTILINE)
-    return "" if built is None else built[1]
+        return ("cuda",)  # an unusual build: let the driver decide
+    built = re.search(r"^(cuda|hip)\b[^=]*=\s*['\"]([^'\"]*)", text, flags=re.MULTILINE)
+    return () if built is None else built.groups()
+
+
+def cuda_devices() -> int:
+    """Return the number of GPUs that CUDA_VISIBLE_DEVICES, or HIP's own variables, leave."""
+    return len(cards())
 
 
 @cache
-def cuda_devices() -> int:
-    """Return the number of GPUs that CUDA_VISIBLE_DEVICES, or HIP's own variables, leave: by the driver itself.
+def cards() -> tuple[Card, ...]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES, or HIP's own variables, leave: by the driver itself.
 
     Only torch knows where the library of AMD's driver is, which comes with it.
     """
-    if _torch_build() == "hip":
+    if _torch_build()[:1] == ("hip",):
         import torch
 
-        return torch.cuda.device_count()
+        known = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+        return tuple(Card(each.name, getattr(each, "gcnArchName", "")) for each in known)
     if os.environ.get("CUDA_VISIBLE_DEVICES", "unset").strip() in ("", "-1", "NoDevFiles"):
-        return 0
+        return ()
     library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
         driver = ctypes.CDLL(library)
         count = ctypes.c_int(0)
         if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
-            return 0
+            return ()
+        return tuple(_card(driver, number) for number in range(count.value))
     except (OSError, AttributeError):
-        return 0
-    return count.value
+        return ()
+
+
+def _card(driver: ctypes.CDLL, number: int) -> Card:
+    handle, name, value = ctypes.c_int(0), ctypes.create_string_buffer(256), ctypes.c_int(0)
+    driver.cuDeviceGet(ctypes.byref(handle), number)
+    driver.cuDeviceGetName(name, len(name), handle)
+    capability = []
+    for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and MINOR
+        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, handle)
+        capability.append(str(value.value))
+    return Card(name.value.decode(errors="replace"), ".".join(capability))

@@ -286,11 +286,11 @@ class Baselines:
             raise BaselineError(f"{self.path}: {error}; restore it, or measure it again with --lmgate-update") from None
 
     def entry(self, score: Score) -> BaselineEntry:
-        return entry_of(score, provenance(self.path.parent, score.device))
+        return entry_of(score, provenance(self.path.parent, score.device, score.hardware))
 
     def notes(self, entry: BaselineEntry, score: Score) -> tuple[str, ...]:
         """Return how hardware and versions differ between an entry and a new measurement."""
-        return changed_since(entry.provenance, provenance(self.path.parent, score.device))
+        return changed_since(entry.provenance, provenance(self.path.parent, score.device, score.hardware))
 
 
 def read_baseline(path: Path, prefix: str = "") -> dict[str, BaselineEntry]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import platform
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from pytest_lmgate.engines.devices import device_class
+from pytest_lmgate.engines.devices import device_class, hardware_of
 from pytest_lmgate.errors import ConfigError, escape_controls
 from pytest_lmgate.identity.code import versions
 from pytest_lmgate.judge.result import Run
@@ -34,21 +34,22 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     versions: dict[str, str]
 
 
-def provenance(folder: Path, device: str) -> Provenance:
-    """Return the provenance of a measurement made now on `device` (empty for a function)."""
+def provenance(folder: Path, device: str, hardware: str = "") -> Provenance:
+    """Return the provenance of a measurement made now on `device` (empty for a function), on `hardware` if known."""
+    driver = _driver() if device_class(device) == "cuda" else {}
     return Provenance(
         date=datetime.now(timezone.utc).date().isoformat(),
         commit=_commit(folder),
         device=device_class(device),
-        hardware=_hardware(device),
-        versions={"python": platform.python_version(), **versions(_PACKAGES)},
+        hardware=hardware or hardware_of(device),
+        versions={"python": platform.python_version(), **versions(_PACKAGES), **driver},
     )
 
 
 def changed_since(then: Provenance, now: Provenance) -> tuple[str, ...]:
     """Return differences that may change a number: hardware and versions."""
     pairs = [(device_class(then.device), now.device, "device")]
-    if then.hardware and now.hardware:  # a measurement from the cache does not know the accelerator's name
+    if then.hardware and now.hardware:  # unknown of a measurement on a cluster
         pairs.append((then.hardware, now.hardware, "hardware"))
     names = [name for name in then.versions | now.versions if name != "python"]
     pairs += [(then.versions.get(name, "absent"), now.versions.get(name, "absent"), name) for name in names]
@@ -61,22 +62,13 @@ def _commit(folder: Path) -> str:
     return git_says(folder, "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*")
 
 
-def _hardware(device: str) -> str:
-    torch = sys.modules.get("torch")  # a measurement from the cache asks no driver
-    if device.startswith("cuda") and torch is not None and torch.cuda.is_available():
-        return str(torch.cuda.get_device_name(device))
-    return _processor() if device in ("cpu", "") else ""
-
-
-@functools.cache
-def _processor() -> str:
-    """Return the processor's model, else its architecture."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.processor() or platform.machine()
+def _driver() -> dict[str, str]:
+    """Return the version of the GPU's driver, as Linux tells it."""
+    for path in ("/proc/driver/nvidia/version", "/sys/module/amdgpu/version"):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if found := re.search(r"\d+(\.\d+)+", Path(path).read_text(encoding="utf-8")):
+                return {"GPU driver": found[0]}
+    return {}
 
 
 # Systems of CI check out a commit rather than a branch; a pull request's own branch comes first.

@@ -217,6 +217,7 @@ class Verdict(Measured, frozen=True, kw_only=True, omit_defaults=True):
         limit: Limit of the value; for a comparison, the worst value within the tolerance.
         direction: Which values are better; empty if nothing was measured.
         device: Where the model ran, such as cuda; empty for texts and functions.
+        hardware: Name of the GPU or processor that it was measured on; empty if unknown.
         identity: Digests of the data, and the protocol; values with the same identity can be compared.
         blocking: Whether an inconclusive verdict fails the build.
         xfail: Whether the test is marked xfail, so that the gate does not fail the build.
@@ -244,6 +245,7 @@ class Verdict(Measured, frozen=True, kw_only=True, omit_defaults=True):
     device: str
     identity: dict[str, str]
     blocking: bool
+    hardware: str = ""
     xfail: bool = False
     iid: bool = False
     message: str = ""

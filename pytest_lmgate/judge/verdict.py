@@ -72,6 +72,7 @@ def measured_verdict(blank: Verdict, score: Score) -> Verdict:
         iid=score.iid,
         direction=score.direction,
         device=device,
+        hardware=score.hardware,
         identity=dict(identity),
         **facts,
     )

@@ -111,6 +111,7 @@ class Evaluator:
         measurement, model = made.measurement, made.measurement.model
         score = self._with_hint(measurement.score(made.statistics), measurement.data.name)
         score.device, score.content, score.weights = model.device, identity_of(model), weights_of(model)
+        score.hardware = made.hardware
         score = score.identified(**measurement.identity)
         score.signature = score.signature.plus(*measurement.named_settings)
         return score.placed(

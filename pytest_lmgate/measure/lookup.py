@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Store, StoredResult
 from pytest_lmgate.engines.base import Model, Runner
-from pytest_lmgate.engines.devices import available_bytes
+from pytest_lmgate.engines.devices import available_bytes, hardware_of
 from pytest_lmgate.engines.registry import library_warnings, raised
 from pytest_lmgate.errors import CacheError, LmgateError, MetricInputError, ModelError, escape_controls
 from pytest_lmgate.identity.code import replaced_in_libraries, summarize
@@ -141,6 +141,7 @@ class Measured(NamedTuple):
     statistics: Any
     address: str
     cached: bool
+    hardware: str  # name of the card or processor that it was measured on; empty if unknown
 
 
 @dataclass
@@ -153,6 +154,7 @@ class Measurements:
     lookups: list[Lookup] = field(default_factory=list)  # all lookups, in order
     uncacheable_reasons: dict[str, str] = field(default_factory=dict)  # why nothing of a model was kept, by its name
     _known: dict[str, Any] = field(default_factory=dict)
+    _hardware: dict[str, str] = field(default_factory=dict)  # by address
     _shared: list[str] = field(default_factory=list)  # addresses of measurements that are not kept
     _pool: ModelPool = field(default_factory=ModelPool)
     # Models that could not be loaded, by key and name: the class of the error and its message.
@@ -190,7 +192,7 @@ class Measurements:
                 finally:
                     self._say(measurement, self._warnings_of(measurement))
                 self._keep(measurement, measured, reason)
-                return Measured(measurement, measured, fingerprint.address, False)
+                return self._measured(measurement, measured, cached=False)
         raise AssertionError
 
     def _found(self, measurement: Measurement[Any]) -> Measured | None:
@@ -203,7 +205,11 @@ class Measurements:
             self._draw(measurement, entry)
             self._known[address] = entry
         self.lookups.append(Lookup(True, address))
-        return Measured(measurement, self._known[address], address, True)
+        return self._measured(measurement, self._known[address], cached=True)
+
+    def _measured(self, measurement: Measurement[Any], statistics: Any, *, cached: bool) -> Measured:
+        address = measurement.fingerprint.address
+        return Measured(measurement, statistics, address, cached, self._hardware.get(address, ""))
 
     def _why_uncacheable(self, measurement: Measurement[Any]) -> str:
         """Return why a measurement may not be kept, and note it; empty if it may."""
@@ -215,6 +221,9 @@ class Measurements:
 
     def _keep(self, measurement: Measurement[T], measured: T, uncacheable: str) -> None:
         address = measurement.fingerprint.address
+        # Workers of a cluster are other machines.
+        hardware = "" if self.options.executor else hardware_of(measurement.model.device)
+        self._hardware[address] = hardware
         if uncacheable:
             self._shared.append(address)
         elif self._runs_other_code(measurement):
@@ -230,6 +239,7 @@ class Measurements:
                 "dataset": measurement.data.name,
                 "machine": f"{platform.node()}, {platform.system()} {platform.machine()}",
                 "device": measurement.model.device,
+                "hardware": hardware,
                 "load_warnings": self._warnings_of(measurement),
             }
             if self._latest is not None:
@@ -401,6 +411,7 @@ class Measurements:
             )
         try:
             found = measurement.decode(entry)
+            self._hardware[fingerprint.address] = str(entry.facts.get("hardware", ""))
             self._say(measurement, entry.facts.get("load_warnings", ()))
             return found
         except (KeyError, TypeError, ValueError, LmgateError) as error:

@@ -180,23 +180,11 @@ def eager(run: Callable[[Sequence[int]], Sequence[Any]]) -> Begin:
 
 def halved(batch: _Items, begin: Begin, items: Items, batches: Batches, model: str) -> _Begun:
     """Begin a batch; if memory runs out, in parts half as long from then on."""
+    results: list[Any] = []
     begun: list[_Begun] = []
     done, size = 0, len(batch)
-    while done < len(batch):
-        part = batch[done : done + size]
-        with explained(model, functools.partial(items.describe, part)):
-            try:
-                begun.append((part, begin(part)))
-            except OutOfMemory:
-                if len(part) == 1:
-                    raise
-                size = len(part) // 2
-                batches.shrink(batch, size)
-                continue
-        done += len(part)
 
-    def wait() -> list[Any]:
-        results: list[Any] = []
+    def finish() -> list[Any]:
         for part, wait_for in begun:
             with explained(model, functools.partial(items.describe, part)):
                 found = wait_for()
@@ -204,10 +192,26 @@ def halved(batch: _Items, begin: Begin, items: Items, batches: Batches, model: s
                 raise EngineError(
                     f"model {model!r}: expected a result for each of {len(part)} requests, got {len(found)}"
                 )
-            results += found
+            results.extend(found)
+        begun.clear()
         return results
 
-    return batch, wait
+    while done < len(batch):
+        part = batch[done : done + size]
+        with explained(model, functools.partial(items.describe, part)):
+            try:
+                begun.append((part, begin(part)))
+            except OutOfMemory:
+                if begun:  # parts that hold memory until their results are there
+                    finish()
+                    continue
+                if len(part) == 1:
+                    raise
+                size = len(part) // 2
+                batches.shrink(batch, size)
+                continue
+        done += len(part)
+    return batch, finish
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from pytest_lmgate.cache.store import logs_of
 from pytest_lmgate.data.corpus import Corpus, corpus_from_rows, read_corpus, read_rows, rows_in_memory
 from pytest_lmgate.data.tags import read_tags
 from pytest_lmgate.engines.base import Backend, Model, ModelEntry
+from pytest_lmgate.engines.devices import device_ingredients
 from pytest_lmgate.engines.registry import backend_called, described
 from pytest_lmgate.errors import ConfigError, escape_controls
 from pytest_lmgate.identity.code import replaced_in_libraries, summarize
@@ -123,7 +124,7 @@ class Resolver:
         from pytest_lmgate.engines.transformers import describe_in_memory
 
         pair, size = ref.pair, self._project.spec.defaults.batch_size
-        model = describe_in_memory(pair, batch_size=size, workers=self.workers)
+        model = self._on_device(describe_in_memory(pair, batch_size=size, workers=self.workers))
         return self.code.with_cache_policy(model, ref.revision, f"{id(pair[0])} {id(pair[1])}", pair)
 
     def corpus(self, given: Any) -> Corpus:
@@ -211,7 +212,12 @@ class Resolver:
         if revision is None and spec.hub is None:
             revision = spec.revision
         # Without the password of a server's address.
-        return self.code.with_cache_policy(model, revision, escape_controls(key))
+        return self.code.with_cache_policy(self._on_device(model), revision, escape_controls(key))
+
+    def _on_device(self, model: Model) -> Model:
+        """Add what the device that the model runs on adds to its address: the session may change it between gates."""
+        added = device_ingredients(model.device, self._project.spec.devices)
+        return replace(model, runtime={**model.runtime, **added}) if added else model
 
 
 def _size(path: Path) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.cache.fingerprint import Fingerprint, difference, sha256
 from pytest_lmgate.engines.base import Backend, Batching, Model, ModelEntry, Runner, discard_note
+from pytest_lmgate.engines.devices import Card, cards_of, device_class
 from pytest_lmgate.engines.registry import described
 from pytest_lmgate.errors import EngineError, ModelError
 from pytest_lmgate.measure.divergence import compared, strictest
@@ -34,11 +35,14 @@ class Recipe:
     # unique for a model that is not fully identified, so that workers load it again as a session without a cluster
     # would
     mark: str = ""
+    # GPUs of the judging process, whose names are in the address; empty if it has none, and workers are not compared
+    cards: frozenset[Card] = frozenset()
 
     @classmethod
     def of(cls, model: Model, backend: Backend, entry: ModelEntry) -> Recipe:
         mark = uuid.uuid4().hex if model.content is None or model.not_kept else ""
-        return cls(backend, replace(entry, digest=sha256, note=discard_note), model.ingredients, mark)
+        cards = frozenset(cards_of(model.device)) if device_class(model.device) == "cuda" else frozenset[Card]()
+        return cls(backend, replace(entry, digest=sha256, note=discard_note), model.ingredients, mark, cards)
 
     @property
     def key(self) -> str:
@@ -49,6 +53,11 @@ class Recipe:
     def model(self, node: str) -> Model:
         """Describe the model on the worker's machine `node`, by its own files and libraries."""
         model = described(self.backend, self.entry)
+        if self.cards and (others := frozenset(cards_of(model.device))) != self.cards:
+            expected, got = ("; ".join(sorted(map(str, cards))) for cards in (self.cards, others))
+            raise ModelError(
+                f"model {model.name!r}: expected {expected} on the node {node} as here, got {got or 'no GPU'}"
+            )
         here, there = (Fingerprint.of("model", each) for each in (self.ingredients, model.ingredients))
         if changed := difference(there, here):
             raise ModelError(

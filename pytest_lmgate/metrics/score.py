@@ -69,6 +69,7 @@ class Score(float):
         model: Name of the model, as written by the user.
         dataset: Name of the dataset, as written by the user.
         device: Where the model runs: ``cpu``, ``cuda``, ``mps``; empty for texts and functions.
+        hardware: Name of the GPU or processor that it was measured on; empty if unknown.
         fingerprint: Content address of the measurement.
         seconds: Wall time of measuring or lookup.
         details: Further figures under the field's names.
@@ -92,6 +93,7 @@ class Score(float):
     model: str = ""
     dataset: str = ""
     device: str = ""
+    hardware: str = ""
     fingerprint: str = ""
     seconds: float = 0.0
     details: Mapping[str, Any] = field(default_factory=dict)

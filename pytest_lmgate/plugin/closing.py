@@ -11,10 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_lmgate.cache.remote import Address, is_from_fork
+from pytest_lmgate.engines.devices import hardware_of
 from pytest_lmgate.errors import RecordError, escape_controls
 from pytest_lmgate.judge.baseline import write_baseline
 from pytest_lmgate.judge.history import append_to_history, read_history
-from pytest_lmgate.judge.provenance import provenance, run_now
+from pytest_lmgate.judge.provenance import run_now
 from pytest_lmgate.judge.result import FixtureCall, Results, Run, Verdict
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.collection import asks_for_all, passed, was_stopped
@@ -141,13 +142,14 @@ def _this_run(session: pytest.Session, verdicts: Sequence[Verdict], run: str) ->
     config = session.config
     # An accelerator comes first: its name says more than the processor's.
     devices = sorted({verdict.device for verdict in verdicts} - {""}, key=lambda device: (device == "cpu", device))
-    made = provenance(config.rootpath, next(iter(devices), ""))
+    first = next(iter(devices), "")
+    hardware = sorted({verdict.hardware for verdict in verdicts if verdict.device == first} - {""})
     return run_now(
         config.rootpath,
         ["pytest", *config.invocation_params.args],
         id=run,
         device=", ".join(devices),
-        hardware=made.hardware,
+        hardware=", ".join(hardware) or hardware_of(first),
         stopped=was_stopped(session),
     )
 

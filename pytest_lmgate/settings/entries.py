@@ -87,6 +87,7 @@ class ServerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         wait: Seconds until it must answer.
         health: Path that it answers once it is ready.
         content: Files and folders that decide its numbers; with them its measurements are cached.
+        image: Digest of the container that it runs in, as in ``sha256:4f53..``; with it its measurements are cached.
         versions: Packages in pytest's environment that decide its numbers.
         requires: What the machine needs, as in ``{gpus: 2, command: nvidia-smi}``; elsewhere its gates are skipped.
         together: Whether it fits on the machine together with other servers that have this key.
@@ -97,6 +98,9 @@ class ServerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     wait: Annotated[int, Meta(ge=1)] = 600
     health: Annotated[str, Meta(pattern="^/", extra={"words": "a path as in /health"})] = "/v1/models"
     content: list[str] = msgspec.field(default_factory=list)
+    image: (
+        Annotated[str, Meta(pattern="sha256:[0-9a-f]{64}$", extra={"words": "a digest as in sha256:4f53.."})] | None
+    ) = None
     versions: list[str] = msgspec.field(default_factory=list)
     requires: Requirements | None = None
     together: bool = False
@@ -421,8 +425,13 @@ class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
 
 
 class ProjectSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The whole of lmgate.yaml."""
+    """The whole of lmgate.yaml.
 
+    Attributes:
+        devices: Names of GPUs, as the report shows them, whose numbers count as one card's, or ``equal`` for all GPUs.
+    """
+
+    devices: Literal["equal"] | list[str] = msgspec.field(default_factory=list)
     defaults: Defaults = msgspec.field(default_factory=Defaults)
     models: dict[str, ModelSpec] = msgspec.field(default_factory=dict)
     datasets: dict[str, DatasetSpec] = msgspec.field(default_factory=dict)

@@ -14,8 +14,8 @@ from tests.end_to_end.projects import Project, marked
 TWO_GPUS = """
     from pytest_lmgate.engines import devices
 
-    devices._torch_build = lambda: "cuda"
-    devices.cuda_devices = lambda: 2
+    devices._torch_build = lambda: ("cuda", "13.0")
+    devices.cards = lambda: (devices.Card("NVIDIA H200", "9.0"),) * 2
 """
 GATES = marked(**{name: f"ppl_max({name!r}, 'words', 9)" for name in ("die", "sure", "hopeless")})
 

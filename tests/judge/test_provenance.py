@@ -5,17 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from pytest_lmgate.judge.provenance import _processor, provenance, run_now
+from pytest_lmgate.engines.devices import processor
+from pytest_lmgate.judge.provenance import provenance, run_now
 
 
 def test_without_git_and_the_systems_word_on_the_processor_a_measurement_still_says_where_it_was_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr("pytest_lmgate.judge.provenance.Path", lambda _: tmp_path / "gone")
-    _processor.cache_clear()
+    monkeypatch.setattr("pytest_lmgate.engines.devices.Path", lambda _: tmp_path / "gone")
+    processor.cache_clear()
     found = provenance(tmp_path, "cpu")
-    _processor.cache_clear()
+    processor.cache_clear()
     assert found.commit == ""
     assert found.hardware == (platform.processor() or platform.machine())
 

@@ -15,7 +15,7 @@ import pytest
 from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.engines.base import Batching, BatchPolicy, OutOfMemory, Runner
 from pytest_lmgate.errors import EngineError
-from pytest_lmgate.measure.loop import Job, Log
+from pytest_lmgate.measure.loop import Batches, Job, Log, halved
 from pytest_lmgate.measure.scoring import score
 from pytest_lmgate.windows.requests import Request, Requests
 from tests.end_to_end.projects import environment
@@ -103,6 +103,30 @@ def test_a_batch_that_does_not_fit_is_halved_in_its_thread() -> None:
     found = score(_Crew(AT_ONCE, tokens=64, before=refuse), _requests(), Job(model="m", dataset="d"))
 
     assert np.array_equal(found.nll, score(_Crew(1), _requests(), Job(model="m", dataset="d")).nll)
+
+
+def test_parts_of_a_batch_that_are_begun_give_their_memory_back_before_a_smaller_one_is_tried() -> None:
+    requests, held = _requests(), list[int]()  # requests of parts whose results nobody has waited for
+    fits = 4
+
+    def begin(some: Sequence[int]) -> Callable[[], Sequence[Any]]:
+        if sum(held) + len(some) > fits:
+            raise OutOfMemory("chip 0", "no room")
+        held.append(len(some))
+
+        def wait() -> Sequence[Any]:
+            held.remove(len(some))
+            return list(some)
+
+        return wait
+
+    order = requests.order.tolist()
+    batches = Batches(requests, Batching(2**20), "auto")
+    batch, wait = halved(order, begin, requests, batches, "m")
+
+    assert len(order) > 2 * fits
+    assert wait() == batch == order
+    assert held == []
 
 
 def test_a_failure_keeps_what_the_others_measured_and_the_next_run_goes_on_from_there() -> None:

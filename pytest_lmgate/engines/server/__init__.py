@@ -78,7 +78,9 @@ class Server(Backend):
         content = {**digests, **identity, "model": settings.model, **folder.ingredients}
         if settings.chat:
             content["chat"] = f"by the server, reasoning_effort {settings.reasoning_effort}"
-        is_known = spec.revision is not None or (command is not None and bool(command.spec.content))
+        is_known = spec.revision is not None or (
+            command is not None and bool(command.spec.content or command.spec.image)
+        )
         context = _context(entry, settings, folder.path)
 
         def open_() -> Runner:
@@ -99,9 +101,13 @@ class Server(Backend):
             content=content if is_known else None,
             not_kept=""
             if is_known or command is None
-            else "its server has no content:, the files that decide its numbers",
+            else "its server has neither content:, the files that decide its numbers, nor image:",
             process="" if command is None else json.dumps([entry.run, repr(command), content], sort_keys=True),
-            runtime={"device": "server", **versions(["transformers", "tokenizers"])},
+            runtime={
+                "device": "server",
+                **({} if command is None else command.runtime),
+                **versions(["transformers", "tokenizers"]),
+            },
             offers=self.offers,
             honours=SAMPLING,
             device="server",

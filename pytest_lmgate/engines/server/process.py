@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_lmgate.engines.base import ModelEntry
-from pytest_lmgate.engines.devices import cuda_devices
+from pytest_lmgate.engines.devices import cuda_devices, device_ingredients
 from pytest_lmgate.engines.server.client import Client, ServerSettings, hide
 from pytest_lmgate.errors import ConfigError, EngineError, ModelError, RequirementError, UnreliableError
 from pytest_lmgate.identity.code import versions
@@ -52,6 +52,10 @@ _SHORTEST_SECRET, _COUNT = 4, re.compile(r"\d{1,7}")
 _LONGEST_SOCKET = 100  # characters of its path
 # Linux's tables of sockets, and their word for one that listens.
 _TABLES, _LISTENS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6")), "0A"
+# Which GPUs are visible and where libraries lie decides no number.
+_OF_KERNELS = re.compile(
+    r"(VLLM|CUDA|HIP|ROCM|HSA)_(?!.*(LOG|CACHE|HOST|PORT|KEY|TOKEN|STATS|TIMEOUT|VISIBLE|HOME|PATH|ROOT))"
+)
 # The servers of this process; one may have to end before another starts.
 _running: weakref.WeakSet[ServerProcess] = weakref.WeakSet()
 
@@ -94,6 +98,8 @@ class Command:
             name: _digest(str(value)) if _SECRET.search(name) else str(value) for name, value in self.spec.env.items()
         }
         facts = {"command": json.dumps(words), "env": json.dumps(env, sort_keys=True)}
+        if self.spec.image is not None:
+            facts["image"] = self.spec.image
         for package, version in versions(self.spec.versions).items():
             if version == "absent":
                 raise ConfigError(
@@ -102,6 +108,14 @@ class Command:
                 )
             facts[f"version {package}"] = version
         return facts
+
+    @property
+    def runtime(self) -> dict[str, str]:
+        """What else can change its numbers: the GPUs that it sees, and variables of pytest's that choose kernels."""
+        variables = {name: value for name, value in os.environ.items() if _OF_KERNELS.match(name)}
+        inherited = {name: value for name, value in sorted(variables.items()) if name not in self.spec.env}
+        seen = device_ingredients("cuda") if cuda_devices() else {}
+        return seen | ({"inherited": json.dumps(inherited)} if inherited else {})
 
     @property
     def files(self) -> dict[str, Path]:

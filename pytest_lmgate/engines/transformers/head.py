@@ -241,29 +241,31 @@ def launch_nll(
     hidden = hidden.to(head.weight)
     tile = tile or tile_shape(hidden.device)
     buffer = Logits(hidden, head).buffer(tile)
+    block = _cpu_block if hidden.device.type == "cpu" else _accelerator_block
     parts = [
-        _block(rows, wanted, head, buffer, tile.tokens)
+        block(rows, wanted, head, buffer, tile.tokens)
         for rows, wanted in zip(hidden.split(tile.rows), targets.split(tile.rows), strict=True)
     ]
     launched = torch.cat(parts) if parts else torch.zeros(0)
+    del buffer  # a batch that is waited for later would hold it
 
     def wait() -> Tensor:
         nll = launched.cpu().double()
         again = (~nll.isfinite()).nonzero()[:, 0]
         for some in again.split(tile.rows) if len(again) else ():
             rows = hidden[some.to(hidden.device)]
-            nll[some] = _safe_block(rows, targets[some], head, buffer, tile.tokens).cpu().double()
+            nll[some] = (
+                _safe_block(rows, targets[some], head, Logits(rows, head).buffer(tile), tile.tokens).cpu().double()
+            )
         return nll
 
     return wait
 
 
-def _block(hidden: Tensor, targets: Tensor, head: VocabularyHead, buffer: Tensor, tokens: int) -> Tensor:
-    shift = head.at(hidden, sent(targets, hidden.device))
-    # On a GPU, which the host would have to wait for, every row is shifted; NaN is not within reach, so the shift
-    # carries it on.
-    within_reach = hidden.device.type == "cpu" and bool((shift.abs() <= _UNSHIFTED).all())
-    total = torch.zeros(len(targets), dtype=wide(hidden.device), device=hidden.device)
+def _cpu_block(hidden: Tensor, targets: Tensor, head: VocabularyHead, buffer: Tensor, tokens: int) -> Tensor:
+    shift = head.at(hidden, targets)
+    within_reach = bool((shift.abs() <= _UNSHIFTED).all())
+    total = torch.zeros(len(targets), dtype=torch.float64)
     target_logit = torch.empty_like(total)
     for begin, end, rows, columns in vocabulary_tiles(targets, head.vocabulary_size, tokens, hidden.device):
         logits = head.tile(hidden, begin, end, buffer)
@@ -271,9 +273,22 @@ def _block(hidden: Tensor, targets: Tensor, head: VocabularyHead, buffer: Tensor
         shifted = logits if within_reach else logits.sub_(shift[:, None])
         total += shifted.exp_().sum(-1)
     nll = total.log() - target_logit
-    if not within_reach:
-        nll += shift.to(nll.dtype)
-    return nll
+    return nll if within_reach else nll + shift.to(nll.dtype)
+
+
+def _accelerator_block(hidden: Tensor, targets: Tensor, head: VocabularyHead, buffer: Tensor, tokens: int) -> Tensor:
+    """The same with the fused kernel of `log_softmax`, which reads a tile once: half of the passes over its memory.
+
+    A tile's log-sum-exp is the first logit less its log-probability; if that logit is minus infinity it is NaN, and
+    the row is done again.
+    """
+    sums = []
+    target_logit = torch.empty(len(targets), dtype=wide(hidden.device), device=hidden.device)
+    for begin, end, rows, columns in vocabulary_tiles(targets, head.vocabulary_size, tokens, hidden.device):
+        logits = head.tile(hidden, begin, end, buffer)
+        target_logit[rows] = logits[rows, columns].to(target_logit.dtype)
+        sums.append(logits[:, 0] - torch.log_softmax(logits, -1)[:, 0])
+    return torch.stack(sums).to(target_logit.dtype).logsumexp(0) - target_logit
 
 
 def _safe_block(hidden: Tensor, targets: Tensor, head: VocabularyHead, buffer: Tensor, tokens: int) -> Tensor:

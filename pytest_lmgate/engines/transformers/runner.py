@@ -50,7 +50,7 @@ _SHARING_PASSES = 4
 _CPU_TOKENS, _ACCELERATOR_TOKENS, _MOST_TOKENS = 2048, 16384, 65536
 _PLAIN_LOGIT_BYTES = 2**28
 # In addition to the tiles of logits, so that a measurement takes less than 1 GiB over the model itself.
-_ACTIVATION_BYTES = 2**29
+_ACTIVATION_BYTES = 3 * 2**28
 # Of the trial of batches: tokens of a row, and rows.
 _TRIAL_TOKENS, _TRIAL_ROWS = 24, 4
 # Of `Runner.proofs`: the transform of the head, and the longest row of the trials of rows beside a longer one, and

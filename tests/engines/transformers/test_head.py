@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from pytest_lmgate.engines.logits import TileShape
 from pytest_lmgate.engines.tokenizers import quiet
+from pytest_lmgate.engines.transformers import head
 from pytest_lmgate.engines.transformers.forward import inputs_of, logits_of
 from pytest_lmgate.engines.transformers.head import VocabularyHead, launch_nll, prove_head
 from pytest_lmgate.errors import EngineError, ModelError
@@ -181,8 +182,14 @@ def test_a_head_that_is_no_plain_linear_layer_or_not_told_is_left_to_the_model(n
 # The log-sum-exp over tiles against ``log_softmax`` of whole float64 logits: tile edges, logits of any size.
 
 
-def streamed_nll(*given: Any) -> torch.Tensor:
-    return launch_nll(*given)()
+def streamed_nll(*given: Any, block: Callable[..., Tensor] = head._cpu_block) -> Tensor:
+    """Return the NLLs as the kind of device computes them that has this block."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(head, "_cpu_block", block)
+        return launch_nll(*given)()
+
+
+both_blocks = pytest.mark.parametrize("block", [head._cpu_block, head._accelerator_block], ids=["cpu", "accelerator"])
 
 
 def whole_nll(logits: Tensor, targets: Tensor) -> Tensor:
@@ -203,6 +210,7 @@ class _Given(VocabularyHead):
         return self.logits[hidden.argmax(-1), targets]
 
 
+@both_blocks
 @given(
     positions=st.integers(1, 9),
     vocabulary=st.integers(1, 40),
@@ -213,7 +221,14 @@ class _Given(VocabularyHead):
     seed=st.integers(0, 10_000),
 )
 def test_any_tile_gives_the_log_softmax_of_the_whole_logits(
-    positions: int, vocabulary: int, tile: TileShape, spread: float, dtype: torch.dtype, bias: bool, seed: int
+    block: Callable[..., Tensor],
+    positions: int,
+    vocabulary: int,
+    tile: TileShape,
+    spread: float,
+    dtype: torch.dtype,
+    bias: bool,
+    seed: int,
 ) -> None:
     torch.manual_seed(seed)
     hidden = torch.randn(positions, 6, dtype=dtype)
@@ -221,7 +236,7 @@ def test_any_tile_gives_the_log_softmax_of_the_whole_logits(
     shift = torch.randn(vocabulary, dtype=dtype) * spread if bias else None
     targets = torch.randint(vocabulary, (positions,))
 
-    nll = streamed_nll(hidden, targets, VocabularyHead(weight, shift, None), tile)
+    nll = streamed_nll(hidden, targets, VocabularyHead(weight, shift, None), tile, block=block)
 
     logits = hidden.double() @ weight.double().t() + (0 if shift is None else shift.double())
     expected = whole_nll(logits, targets)
@@ -232,18 +247,22 @@ def test_any_tile_gives_the_log_softmax_of_the_whole_logits(
     assert nll.min() >= -rounding
 
 
+@both_blocks
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("gap", [80.0, 87.0, 88.7, 89.0, 120.0, 3000.0])
-def test_a_target_far_below_or_above_its_rivals_neither_overflows_nor_vanishes(dtype: torch.dtype, gap: float) -> None:
+def test_a_target_far_below_or_above_its_rivals_neither_overflows_nor_vanishes(
+    gap: float, dtype: torch.dtype, block: Callable[..., Tensor]
+) -> None:
     logits = torch.zeros(2, 10, dtype=dtype)
     logits[0, 3], logits[1, 3] = -gap, gap
 
-    below, above = streamed_nll(torch.eye(2), torch.tensor([3, 3]), _Given(logits)).tolist()
+    below, above = streamed_nll(torch.eye(2), torch.tensor([3, 3]), _Given(logits), block=block).tolist()
 
     assert below == pytest.approx(gap + math.log(9 + math.exp(-gap)), rel=2e-7)
     assert above == pytest.approx(math.log1p(9 * math.exp(-gap)), abs=2e-7)
 
 
+@both_blocks
 @pytest.mark.parametrize(
     "changes",
     [
@@ -255,12 +274,13 @@ def test_a_target_far_below_or_above_its_rivals_neither_overflows_nor_vanishes(d
         *[[(1, column, bad)] for column in (0, 7, 19) for bad in (math.nan, math.inf)],
     ],
 )
-def test_logits_of_any_size_have_the_log_softmax_of_the_whole(changes: list[Any]) -> None:
+def test_logits_of_any_size_have_the_log_softmax_of_the_whole(changes: list[Any], block: Callable[..., Tensor]) -> None:
     logits, targets = torch.randn(3, 20), torch.tensor([2, 7, 13])
     for row, columns, value in changes:
         logits[row, columns] = value
 
-    nll, expected = streamed_nll(torch.eye(3), targets, _Given(logits), TileShape(2, 4)), whole_nll(logits, targets)
+    nll = streamed_nll(torch.eye(3), targets, _Given(logits), TileShape(2, 4), block=block)
+    expected = whole_nll(logits, targets)
 
     finite = expected.isfinite()
     assert nll.isfinite().tolist() == finite.tolist()
@@ -268,7 +288,8 @@ def test_logits_of_any_size_have_the_log_softmax_of_the_whole(changes: list[Any]
     assert ((expected != math.inf) | (nll == math.inf)).all()
 
 
-def test_the_logits_are_never_held_whole() -> None:
+@both_blocks
+def test_the_logits_are_never_held_whole(block: Callable[..., Tensor]) -> None:
     sizes: list[int] = []
 
     class Watched(VocabularyHead):
@@ -276,8 +297,8 @@ def test_the_logits_are_never_held_whole() -> None:
             sizes.append(buffer.numel())
             return super().tile(hidden, begin, end, buffer)
 
-    head = Watched(torch.randn(1000, 4), None, None)
-    streamed_nll(torch.randn(50, 4), torch.arange(50), head, TileShape(16, 64))
+    watched = Watched(torch.randn(1000, 4), None, None)
+    streamed_nll(torch.randn(50, 4), torch.arange(50), watched, TileShape(16, 64), block=block)
 
     assert len(sizes) == 4 * 16
     assert set(sizes) == {16 * 64}
@@ -371,13 +392,16 @@ def test_dropout_is_off_while_a_model_is_measured_and_on_again_after() -> None:
     assert not model.transformer.h[0].training
 
 
+@both_blocks
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_logits_are_upcast_before_they_are_exponentiated(dtype: torch.dtype) -> None:
+def test_half_precision_logits_are_upcast_before_they_are_exponentiated(
+    dtype: torch.dtype, block: Callable[..., Tensor]
+) -> None:
     torch.manual_seed(3)
     hidden, weight = torch.randn(20, 8).to(dtype), (torch.randn(600, 8) * 3).to(dtype)
     targets = torch.randint(600, (20,))
 
-    nll = streamed_nll(hidden, targets, VocabularyHead(weight, None, None))
+    nll = streamed_nll(hidden, targets, VocabularyHead(weight, None, None), block=block)
 
     # The product itself is rounded to the model's dtype, as in the model; nothing after it is.
     torch.testing.assert_close(nll, whole_nll(hidden @ weight.t(), targets), rtol=1e-6, atol=1e-5)

@@ -14,6 +14,7 @@ import torch
 
 from pytest_lmgate.engines.base import Batching
 from pytest_lmgate.engines.logits import Logits, TileShape, VocabularyHead, streamed_divergence
+from pytest_lmgate.engines.transformers import head as head_module
 from pytest_lmgate.engines.transformers.head import Scorer, SplitHead, launch_nll
 from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
@@ -111,6 +112,7 @@ def test_a_device_without_float64_is_asked_for_none(monkeypatch: pytest.MonkeyPa
     far[3] *= 100  # rows whose sum overflows are done again
     exact = [launch_nll(hidden, targets, each)() for each in (head, _head(far))]
     apart = streamed_divergence(Logits(hidden, head), Logits(other, head), targets)
+    monkeypatch.setattr(head_module, "_cpu_block", head_module._accelerator_block)
     for module in ("transformers.head", "logits"):
         monkeypatch.setattr(f"pytest_lmgate.engines.{module}.wide", lambda _: torch.float32)
 
