@@ -164,7 +164,7 @@ class Card(NamedTuple):
 
 
 Alike = Literal["equal"] | Sequence[str]
-"""The names of cards that count as one, or all cards."""
+"""The names of cards that count as one, or all cards. A machine without a card looks for the numbers of these."""
 _VARIABLES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG")
 # Settings of torch's products that code of the session may change, and their defaults; older torch has the second kind.
 _SETTINGS = {
@@ -187,7 +187,7 @@ def device_ingredients(device: str, alike: Alike = ()) -> dict[str, str]:
     ingredients = _settings()
     if device_class(device) != "cuda":
         return ingredients
-    names = sorted({_name_of(card, alike) for card in cards_of(device)})
+    names = sorted({_name_of(card, alike) for card in cards_of(device) or (Card("", ""),)})
     ingredients |= {name: os.environ[name] for name in _VARIABLES if os.environ.get(name)}
     return ingredients | {"card": "; ".join(names), "built for": " ".join(_torch_build())}
 
@@ -219,7 +219,7 @@ def processor() -> str:
 def _name_of(card: Card, alike: Alike) -> str:
     if alike == "equal":
         return "any"
-    return f"one of {', '.join(sorted(alike))}" if card.name in alike else str(card)
+    return f"one of {', '.join(sorted(alike))}" if alike and card.name in (*alike, "") else str(card)
 
 
 def _settings() -> dict[str, str]:

@@ -428,7 +428,8 @@ class ProjectSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """The whole of lmgate.yaml.
 
     Attributes:
-        devices: Names of GPUs, as the report shows them, whose numbers count as one card's, or ``equal`` for all GPUs.
+        devices: Names of GPUs, as reports show them, whose numbers count as one GPU's, or ``equal`` for all GPUs; a
+            machine without a GPU then takes their numbers from the cache.
     """
 
     devices: Literal["equal"] | list[str] = msgspec.field(default_factory=list)

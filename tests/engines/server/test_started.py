@@ -55,7 +55,7 @@ def test_one_server_serves_all_gates_and_ends_with_them(project: Project) -> Non
     assert project.status == 0, said
     assert len(starts(project)) == 3  # with its children
     assert "starts the server of served on port" in said
-    assert "its server has no content:, the files that decide its numbers" in said
+    assert "its server has neither content:, the files that decide its numbers, nor image:" in said
     project.run([ppl("served", SHORT)], models)
     assert len(starts(project)) == 6, "measured in each session"
 
@@ -80,6 +80,20 @@ def test_with_content_a_second_run_starts_no_server_and_other_weights_are_measur
     assert len(starts(project)) == 3, "a variable that looks like a secret is part of the address"
     files = [path for path in (project.folder / ".lmgate_cache").rglob("*") if path.is_file()]
     assert not any(SECRET.encode() in path.read_bytes() for path in files)
+
+
+def test_the_image_and_variables_that_choose_kernels_are_part_of_the_address(project: Project) -> None:
+    def starts_with(image: str, **variables: str) -> int:
+        said = project.run([ppl("served", SHORT)], {"served": fake(image=f"sha256:{image * 64}")}, **variables)
+        assert project.status == 0, said
+        return len(starts(project))
+
+    assert starts_with("0") == 1
+    assert starts_with("0", CUDA_VISIBLE_DEVICES="0", VLLM_LOGGING_LEVEL="INFO", HIP_PATH="/opt") == 1
+    assert starts_with("1") == 2
+    assert starts_with("1", VLLM_ATTENTION_BACKEND="FLASHINFER") == 3
+    assert starts_with("1", HIP_FORCE_DEV_KERNARG="1") == 4
+    assert starts_with("1") == 4
 
 
 def test_a_server_that_does_not_serve_is_an_error_with_the_end_of_its_log(project: Project) -> None:
