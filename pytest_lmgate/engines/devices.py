@@ -198,6 +198,13 @@ def cards_of(device: str) -> tuple[Card, ...]:
     return cards()[int(number) : int(number) + 1] if number else cards()
 
 
+def device_label(device: str, hardware: str, alike: Alike = ()) -> str:
+    """Return what numbers that may be compared with a committed one have in common: a GPU's name, else the class."""
+    if device_class(device) != "cuda" or alike == "equal":
+        return device_class(device)
+    return " or ".join(sorted(alike)) if alike and hardware in (*alike, "") else hardware or "cuda"
+
+
 def hardware_of(device: str) -> str:
     """Return the names of a device's cards or of this machine's processor, for reports."""
     if device_class(device) == "cuda":

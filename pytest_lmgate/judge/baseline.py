@@ -22,6 +22,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -33,9 +34,10 @@ import msgspec
 import numpy as np
 
 from pytest_lmgate.cache.files import hold, remove_leftovers, write_kept
+from pytest_lmgate.engines.devices import Alike, device_class, device_label, hardware_of
 from pytest_lmgate.errors import BaselineError
 from pytest_lmgate.judge.provenance import Provenance, changed_since, provenance
-from pytest_lmgate.judge.result import Scored, scored_facts
+from pytest_lmgate.judge.result import Scored, Verdict, scored_facts
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.gates import EvaluationSpec
 from pytest_lmgate.settings.options import conflict_line
@@ -216,14 +218,22 @@ class Baselines:
 
     An `update` is of ``all`` gates, of the ``new`` ones without an entry, a ``prune`` or none; to make an entry a
     session also needs the `arguments`. The file leaves out the `prefix` of its gates' ids. It cannot be read if it is
-    `ambiguous` which file has the baseline.
+    `ambiguous` which file has the baseline. `label` names the machine, and `alike` the GPUs that count as one.
     """
 
     def __init__(
-        self, path: Path, update: str = "", arguments: Sequence[str] = (), prefix: str = "", *, ambiguous: str = ""
+        self,
+        path: Path,
+        update: str = "",
+        arguments: Sequence[str] = (),
+        prefix: str = "",
+        *,
+        ambiguous: str = "",
+        label: str = "",
+        alike: Alike = (),
     ) -> None:
         self.path, self._update, self._arguments, self._prefix = path, update, arguments, prefix
-        self._ambiguous = ambiguous
+        self._ambiguous, self._label, self._alike = ambiguous, label, alike
         self._entries: dict[str, BaselineEntry] | None = None
         self.gates: Collection[str] = ()  # ids of those of this session that are judged by the file
 
@@ -235,19 +245,54 @@ class Baselines:
             self._entries = read_baseline(self.path, self._prefix)
         return self._entries
 
-    def is_updated(self, identity: str) -> bool:
-        """Whether the session writes a gate's entry instead of judging against it."""
-        return self._update == "all" or (self._update == "new" and identity not in self.read())
+    def key(self, identity: str, device: str) -> str:
+        """Return the name of a gate's entry for a device: with the device's label if an entry of another is there.
 
-    def require(
-        self, identity: str, test: str, what: EvaluationSpec, shared: Callable[[], Mapping[str, str]] = dict
-    ) -> BaselineEntry:
-        """Return the entry of the gate `identity` of `test`, which measures `what`; it must exist.
-
-        A comparison must have the parts in common that `shared` returns, as `Measurement.shared`.
+        GPUs are told apart by name, other devices by class; `device` is empty for texts and functions.
         """
-        if (entry := self.read().get(identity)) is not None:
+        entry, alike = self.read().get(identity), self._alike
+        label = device and (self._expanded() or device_label(device, hardware_of(device), alike))
+        other = f"{identity} @ {label}"
+        if entry is None:
+            return other if label and any(gate_of(name) == identity for name in self.read()) else identity
+        made = entry.provenance
+        there = made.label or (made.device and device_label(made.device, made.hardware, alike))
+        # Entries without the name of their GPU were made on a cluster.
+        is_this = there in ("", label) or (there == "cuda" and device_class(device) == "cuda")
+        return identity if is_this or not label else other
+
+    def _expanded(self) -> str:
+        """Return the label with its variables replaced."""
+
+        def value(found: re.Match[str]) -> str:
+            if not (known := os.environ.get(found[1])):
+                raise BaselineError(f"label: {self._label}: the environment variable {found[1]} is not set")
+            return known
+
+        return re.sub(r"\$\{(\w+)\}", value, self._label)
+
+    def is_updated(self, key: str) -> bool:
+        """Whether the session writes an entry instead of judging against it."""
+        return self._update == "all" or (self._update == "new" and key not in self.read())
+
+    def require(self, key: str, blank: Verdict, what: EvaluationSpec, shared: Mapping[str, str]) -> BaselineEntry:
+        """Return the entry `key` of the gate of a verdict, which measures `what`; it must exist.
+
+        A comparison must have the parts in common that are `shared`, as `Measurement.shared`.
+        """
+        if (entry := self.read().get(key)) is not None:
             return entry
+        identity, test = blank.id, blank.test
+        make = shlex.join(["pytest", test, "--lmgate-update-new-only", *self._arguments])
+        if others := [name for name in self.read() if gate_of(name) == identity]:
+            made = "; ".join(
+                f"{each.provenance.place}, {each.value:.6g}" for each in map(self.read().get, others) if each
+            )
+            raise BaselineError(
+                f"no baseline for {key.removeprefix(f'{identity} @ ')}: {self.path} has this gate's of {made}, and "
+                "numbers of another device judge nothing here. Make one with a good model on this device, and commit "
+                f"the file:\n    {make}\nor name the GPUs that count as one in lmgate.yaml, under devices:"
+            )
         there = "has no entry for this gate" if self.path.exists() else "does not exist"
         asked = (what.model_name, what.dataset_name)
         former = [
@@ -261,7 +306,7 @@ class Baselines:
         if former:
             old = max(former, key=lambda name: SequenceMatcher(None, name, identity).ratio())
             hint = f"; the entry of {old} has the same metric, model and dataset, "
-            if differs := known_differences(shared(), self.read()[old].identity):
+            if differs := known_differences(shared, self.read()[old].identity):
                 hint += f"but cannot judge this gate: {'; '.join(differs)};"
             else:
                 names = [name.removeprefix(self._prefix) for name in (old, identity)]
@@ -271,8 +316,7 @@ class Baselines:
                     f"{shlex.join(rename)}\nOtherwise"
                 )
         raise BaselineError(
-            f"no baseline: {self.path} {there}{hint} make one with a good model, and commit the file:\n  "
-            f"  {shlex.join(['pytest', test, '--lmgate-update-new-only', *self._arguments])}"
+            f"no baseline: {self.path} {there}{hint} make one with a good model, and commit the file:\n    {make}"
         )
 
     def reference(self, entry: BaselineEntry, score: Score, candidate: Sample) -> Sample:
@@ -286,7 +330,8 @@ class Baselines:
             raise BaselineError(f"{self.path}: {error}; restore it, or measure it again with --lmgate-update") from None
 
     def entry(self, score: Score) -> BaselineEntry:
-        return entry_of(score, provenance(self.path.parent, score.device, score.hardware))
+        made = provenance(self.path.parent, score.device, score.hardware)
+        return entry_of(score, msgspec.structs.replace(made, label=score.device and self._expanded()))
 
     def notes(self, entry: BaselineEntry, score: Score) -> tuple[str, ...]:
         """Return how hardware and versions differ between an entry and a new measurement."""
@@ -356,7 +401,8 @@ def write_baseline(
         without = [] if used is None or update == "new" else _without_gate(before, [*used, *new])
         unused[:] = filter(was_looked_for, without)
         left[:] = itertools.filterfalse(was_looked_for, without)
-        waiting[:] = [name for name in expected if name not in entries or name in unjudged] if update == "prune" else []
+        judged = {gate_of(name) for name in entries} | set(entries)
+        waiting[:] = [name for name in expected if name not in judged or name in unjudged] if update == "prune" else []
         return entries if waiting else {name: entry for name, entry in entries.items() if name not in unused}
 
     try:
@@ -399,7 +445,12 @@ def rewrite(
 
 def _without_gate(entries: Mapping[str, BaselineEntry], used: Sequence[str]) -> list[str]:
     known = set(used)
-    return [name for name in entries if name not in known]
+    return [name for name in entries if name not in known and gate_of(name) not in known]
+
+
+def gate_of(name: str) -> str:
+    """Return the gate of an entry, whose name ends with a label if the gate has several."""
+    return re.sub(r"(?<=\]) @ [^\]]+$", "", name)
 
 
 def _keep_if_only_date_changed(old: BaselineEntry | None, new: BaselineEntry) -> BaselineEntry:
@@ -407,7 +458,7 @@ def _keep_if_only_date_changed(old: BaselineEntry | None, new: BaselineEntry) ->
     if old is None:
         return new
     then, now = old.provenance, new.provenance
-    # A measurement from the cache does not know the name of the accelerator.
+    # A measurement on a cluster does not know the name of the accelerator.
     same = msgspec.structs.replace(now, date=then.date, commit=then.commit, hardware=now.hardware or then.hardware)
     return old if msgspec.structs.replace(new, provenance=same) == old else new
 

@@ -7,7 +7,6 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from pytest_lmgate.judge.verdict import (
     worst_rows,
 )
 from pytest_lmgate.measure.binding import Bound, BoundGate
-from pytest_lmgate.measure.evaluator import Evaluator, Expect
+from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.targets import PlacesCache
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
@@ -90,20 +89,15 @@ class Judge:
         try:
             if bound.has_fixtures:
                 bound = self.evaluator.bind_gate(gate, resolve)
-            entry = None
-            if isinstance(gate, NoRegression) and gate.uses_baseline and not self.baselines.is_updated(blank.id):
-                shared = partial(self._shared, bound.bound)
-                entry = self.baselines.require(blank.id, blank.test, gate.evaluation, shared)
-            expect = (lambda _: None) if entry is None else _expect(entry)
-            score = self.evaluator.evaluate(bound.bound, expect)
-            if isinstance(gate, LimitGate):
-                verdict = self._by_limit(blank, gate, score)
-            elif entry is not None:
-                verdict = self._judged(blank, gate, score, *self._with_entry(gate, score, entry, _UPDATE_HINT), bound)
-            elif bound.reference is None:
-                verdict = self._updated(blank, gate, score)
+            if isinstance(gate, NoRegression) and bound.reference is None:
+                verdict = self._by_baseline(blank, gate, bound)
             else:
-                verdict = self._by_reference(blank, gate, score, bound, bound.reference)
+                score = self.evaluator.evaluate(bound.bound)
+                if isinstance(gate, LimitGate):
+                    verdict = self._by_limit(blank, gate, score)
+                else:
+                    assert bound.reference is not None
+                    verdict = self._by_reference(blank, gate, score, bound, bound.reference)
         except LmgateError as error:
             lacking = error if isinstance(error, RequirementError) else None
             return replace(blank, message=str(error), seconds=time.monotonic() - started), lacking
@@ -160,7 +154,30 @@ class Judge:
         seconds, cached = score.seconds + reference.seconds, score.cached and reference.cached
         return replace(self._judged(blank, gate, score, samples, found, bound), seconds=seconds, cached=cached)
 
-    def _updated(self, blank: Verdict, gate: NoRegression, score: Score) -> Verdict:
+    def _by_baseline(self, blank: Verdict, gate: NoRegression, bound: BoundGate) -> Verdict:
+        """Judge by the gate's entry for the device that it runs on, or make that entry."""
+        found: list[tuple[str, BaselineEntry | None]] = []
+
+        def look(known: Mapping[str, str], device: str) -> None:
+            """Find the entry; refuse, before a model runs, a measurement whose known parts differ from it."""
+            key, entry = self.baselines.key(blank.id, device), None
+            if not self.baselines.is_updated(key):
+                entry = self.baselines.require(key, blank, gate.evaluation, known)
+                if differs := known_differences(known, entry.identity):
+                    raise ComparisonError(
+                        f"cannot be compared with the {entry.words}: {'; '.join(differs)}{_UPDATE_HINT}"
+                    )
+            found[:] = [(key, entry)]
+
+        score = self.evaluator.evaluate(bound.bound, look)
+        if not found:  # given texts, which no model writes
+            look({}, "")
+        ((key, entry),) = found
+        if entry is None:
+            return self._updated(blank, gate, score, key)
+        return self._judged(blank, gate, score, *self._with_entry(gate, score, entry, _UPDATE_HINT), bound)
+
+    def _updated(self, blank: Verdict, gate: NoRegression, score: Score, key: str) -> Verdict:
         try:  # which fails the next session, not the one that writes the entry
             if _is_share(gate):
                 require_a_share(gate.tolerance, score, "baseline", score.direction)
@@ -171,19 +188,13 @@ class Judge:
                 )
         except ComparisonError as error:
             self.evaluator.log.remark(f"{blank.id}: the baseline is written, but this gate cannot judge by it: {error}")
-        self.entries[blank.id] = self.baselines.entry(score)
+        self.entries[key] = self.baselines.entry(score)
         return replace(
             measured_verdict(blank, score),
             verdict="pass",
             message="the baseline is measured again",
-            previous=self._previous(gate, score, self.baselines.read().get(blank.id)),
+            previous=self._previous(gate, score, self.baselines.read().get(key)),
         )
-
-    def _shared(self, bound: Bound) -> Mapping[str, str]:
-        """Return what a comparison with this evaluation must have in common; nothing if that is not known."""
-        with contextlib.suppress(LmgateError):
-            return {} if bound.measurement is None else self.evaluator.open(bound).shared
-        return {}
 
     def _with_entry(
         self, gate: NoRegression, score: Score, entry: BaselineEntry, hint: str = ""
@@ -276,13 +287,3 @@ def _is_share(gate: NoRegression) -> bool:
     """Whether the metric has no value below 0; KL divergence and TER may be compared with 0."""
     row = METRICS.get(gate.evaluation.metric)
     return row is not None and row.lowest > 0
-
-
-def _expect(entry: BaselineEntry) -> Expect:
-    """Return a function that refuses, before a model runs, a measurement whose known parts differ from the baseline."""
-
-    def expect(known: Mapping[str, str]) -> None:
-        if found := known_differences(known, entry.identity):
-            raise ComparisonError(f"cannot be compared with the {entry.words}: {'; '.join(found)}{_UPDATE_HINT}")
-
-    return expect

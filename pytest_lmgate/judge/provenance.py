@@ -24,7 +24,7 @@ from pytest_lmgate.judge.result import Run
 _PACKAGES = ("pytest-lmgate", "torch", "transformers", "tokenizers", "sacrebleu")
 
 
-class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Where and when a baseline was measured."""
 
     date: str  # day, UTC, ISO 8601
@@ -32,6 +32,12 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: str  # as in cuda; empty for a function
     hardware: str
     versions: dict[str, str]
+    label: str = ""  # the project's ``label:`` for the machine
+
+    @property
+    def place(self) -> str:
+        """Where it was measured, in words."""
+        return self.label or (self.hardware if self.device == "cuda" and self.hardware else self.device)
 
 
 def provenance(folder: Path, device: str, hardware: str = "") -> Provenance:

@@ -31,7 +31,8 @@ from pytest_lmgate.settings.gates import EvaluationSpec, Gate
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.windows.tokens import PIN, Chats
 
-Expect = Callable[[Mapping[str, str]], None]
+Expect = Callable[[Mapping[str, str], str], None]
+"""Takes what a comparison must have in common, and the device; called before a model runs."""
 """Is called with a sample's identity before a model runs, and raises where a comparison needs another."""
 
 
@@ -101,7 +102,7 @@ class Evaluator:
         """Resolve what a gate names; `resolve` replaces a fixture reference by the fixture's value."""
         return bind_gate(gate, self.resolver.names, self.users_metrics, resolve)
 
-    def evaluate(self, what: EvaluationSpec | Bound, expect: Expect = lambda _: None) -> Score:
+    def evaluate(self, what: EvaluationSpec | Bound, expect: Expect = lambda *_: None) -> Score:
         """Measure for a gate or a fixture; for encoder-decoder models, perplexity is that of the first reference."""
         started, bound = time.monotonic(), self.bind(what)
         if bound.measurement is None:
@@ -125,7 +126,7 @@ class Evaluator:
     def compare(self, what: EvaluationSpec | Bound) -> Divergence:
         """Measure all figures of a model and its reference."""
         started, bound = time.monotonic(), self.bind(what)
-        made = self.measurements.get_or_measure(lambda: self._ready(bound, lambda _: None))
+        made = self.measurements.get_or_measure(lambda: self._ready(bound, lambda *_: None))
         measurement = made.measurement
         assert isinstance(measurement, Divergences)
         signature = measurement.signature.plus(*measurement.named_settings)
@@ -184,7 +185,7 @@ class Evaluator:
     def _ready(self, bound: Bound, expect: Expect) -> Measurement[Any]:
         """Return what to measure, unless a comparison needs something else."""
         measurement = self.open(bound)
-        expect(measurement.shared)
+        expect(measurement.shared, measurement.model.device)
         self._mention_dates(measurement)
         self._mention_joining(measurement)
         return measurement
@@ -200,7 +201,7 @@ class Evaluator:
         assert bound.model.function is not None
         assert bound.data is not None
         source, rows = bound.model.function, self.resolver.rows(bound.data)
-        expect(identity_of_texts(rows, how, metric))
+        expect(identity_of_texts(rows, how, metric), "")
         written = {} if self._written is None else self._written.setdefault(id(source), {})
         score = score_function(TextFunction(bound.model.name, source, written), rows, how, metric)
         return self._with_hint(score, rows.name).placed(

@@ -22,7 +22,7 @@ from pytest_lmgate.errors import (
     RequirementError,
     escape_controls,
 )
-from pytest_lmgate.judge.baseline import Baselines
+from pytest_lmgate.judge.baseline import Baselines, gate_of
 from pytest_lmgate.judge.judge import Judge
 from pytest_lmgate.judge.result import FixtureCall, Verdict
 from pytest_lmgate.measure.binding import Bound, BoundGate
@@ -102,7 +102,7 @@ class GateSession:
         gates, entries = item.stash.get(_GATES, {}) if has_verdicts else {}, {}
         if gates:
             judge = self._projects.of(item.path)
-            entries = {name: judge.entries[name] for name in gates if name in judge.entries}
+            entries = {name: entry for name, entry in judge.entries.items() if name in gates or gate_of(name) in gates}
         remarks, self._remarks[:] = list(dict.fromkeys(self._remarks)), []
         measured = [FixtureCall.of(test_id(item), fixture, score) for fixture, score in self._measured]
         self._measured.clear()
@@ -339,7 +339,15 @@ class Projects:
         evaluator, folder = self._evaluator.for_project(project), options.baseline_folder(self._config, file)
         path, prefix = options.baseline_file(self._config, folder)
         ambiguous = self._ambiguous_baseline(file)
-        baselines = Baselines(path, update(self._config), self._options.arguments, prefix, ambiguous=ambiguous)
+        baselines = Baselines(
+            path,
+            update(self._config),
+            self._options.arguments,
+            prefix,
+            ambiguous=ambiguous,
+            label=project.spec.label,
+            alike=project.spec.devices,
+        )
         self.folders.append(folder)
         return Judge(evaluator, self._options, baselines)
 

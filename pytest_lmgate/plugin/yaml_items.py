@@ -24,7 +24,7 @@ from pytest_lmgate.settings.options import FILE_NAME, find_project_file, misspel
 if TYPE_CHECKING:
     from pytest_lmgate.settings.file import YamlGate
 
-_OTHER_KEYS = {"devices", "defaults", "models", "datasets"}  # of the top level
+_OTHER_KEYS = {"devices", "label", "defaults", "models", "datasets"}  # of the top level
 _KEYS_OF_GATES = {"gates", "gate", *MARKER_NAMES}  # of a list that is below datasets: by a blank too many
 _DEEPEST = 100  # levels; parsers end in odd ways on thousands
 

@@ -55,7 +55,7 @@ def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
     ]
     lines += [("", f"{name}: {text}") for verdict, name in pairs if (text := answer_counts(verdict.answers))]
     lines += [("inconclusive", text) for text in _few(verdicts)]
-    lines += [("", text) for text in (*_rare(verdicts), *_elsewhere(verdicts))]
+    lines += [("", text) for text in (*_rare(verdicts), *_elsewhere(verdicts), *_outgrown(verdicts))]
     return [*lines, ("", counts(verdicts))]
 
 
@@ -129,6 +129,23 @@ def _elsewhere(verdicts: Sequence[Verdict]) -> list[str]:
     )
     return [
         f"baseline of {counted(count, 'gate')} measured elsewhere: {'; '.join(notes)}" for notes, count in moved.items()
+    ]
+
+
+def _outgrown(verdicts: Sequence[Verdict]) -> list[str]:
+    """Name the gates whose baseline is so much worse than today's value that it no longer guards it."""
+    gates = [
+        verdict.label
+        for verdict in verdicts
+        if (found := verdict.comparison) is not None
+        and found.against.startswith("baseline")
+        and -found.degradation > found.tolerance.size
+    ]
+    if not gates:
+        return []
+    return [
+        f"baseline outgrown: {counted(len(gates), 'gate')} better by more than the tolerance ({', '.join(gates[:3])}"
+        f"{', ...' * (len(gates) > 3)}), so a loss of as much would pass; to accept today's values: --lmgate-update"
     ]
 
 

@@ -430,9 +430,12 @@ class ProjectSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     Attributes:
         devices: Names of GPUs, as reports show them, whose numbers count as one GPU's, or ``equal`` for all GPUs; a
             machine without a GPU then takes their numbers from the cache.
+        label: Name of the machine in the baseline, as in ``${RUNNER_CLASS}``: each has an entry of its own. By default
+            GPUs are told apart by name, and processors are not.
     """
 
     devices: Literal["equal"] | list[str] = msgspec.field(default_factory=list)
+    label: str = ""
     defaults: Defaults = msgspec.field(default_factory=Defaults)
     models: dict[str, ModelSpec] = msgspec.field(default_factory=dict)
     datasets: dict[str, DatasetSpec] = msgspec.field(default_factory=dict)

@@ -20,7 +20,7 @@ from pytest_lmgate.settings.gates import Gate
 from pytest_lmgate.settings.metrics import MARKER_NAMES
 from pytest_lmgate.settings.options import FILE_NAME, find_project_file, misspelt, read_project_file
 
-_TOP_LEVEL = ("devices", "defaults", "models", "datasets", "gates")
+_TOP_LEVEL = ("devices", "label", "defaults", "models", "datasets", "gates")
 _MOST_VALUES = 1_000_000  # a megabyte of text has fewer, and a kilobyte of aliases may have billions
 
 
@@ -156,11 +156,11 @@ def parse_project(text: str, file: Path) -> Project:
 def _decode(document: _Document) -> ProjectSpec:
     top = document.top_level()
     try:
-        devices = convert({"devices": top.get("devices") or []}, ProjectSpec).devices
+        own = convert({key: top[key] for key in ("devices", "label") if top.get(key) is not None}, ProjectSpec)
     except ConfigError as error:
-        raise ConfigError(f"{document.at(['devices'])}: {error.detail}") from None
-    return ProjectSpec(
-        devices=devices,
+        raise ConfigError(f"{document.at([error.argument.partition('.')[0]])}: {error.detail}") from None
+    return msgspec.structs.replace(
+        own,
         defaults=document.entry(top.get("defaults"), Defaults, "defaults"),
         models=document.entries(top.get("models"), ModelSpec, "models"),
         datasets=document.entries(top.get("datasets"), DatasetSpec, "datasets"),

@@ -274,11 +274,11 @@ def test_other_hardware_and_versions_are_shown_and_judged_all_the_same(measured:
     with_baseline(measured)
     text = baseline(measured).read_text(encoding="utf-8")
     text = re.sub(r'"torch": "[^"]+"', '"torch": "1.0"', text)
-    baseline(measured).write_text(re.sub(r'"device": "cpu"', '"device": "cuda"', text), encoding="utf-8")
+    baseline(measured).write_text(re.sub(r'"hardware": "[^"]*"', '"hardware": "Z80"', text), encoding="utf-8")
     done = measured.run().expect(0, passed=1)
-    done.says("baseline of 1 gate measured elsewhere: device: cuda then, cpu now; torch: 1.0 then, 2")
+    done.says("baseline of 1 gate measured elsewhere: hardware: Z80 then, ", "; torch: 1.0 then, 2")
     other_model(measured, "sure")
-    measured.with_torch.run().expect(1, failed=1).says("note       device: cuda then, cpu now", "torch: 1.0 then, 2")
+    measured.with_torch.run().expect(1, failed=1).says("note       hardware: Z80 then, ", "torch: 1.0 then, 2")
 
 
 # Kills itself just before the new file takes the old one's place.
