@@ -460,6 +460,9 @@ def _keep_if_only_date_changed(old: BaselineEntry | None, new: BaselineEntry) ->
     then, now = old.provenance, new.provenance
     # A measurement on a cluster does not know the name of the accelerator.
     same = msgspec.structs.replace(now, date=then.date, commit=then.commit, hardware=now.hardware or then.hardware)
+    if old.content == new.content:  # an unchanged model varies as it did
+        same, now = (msgspec.structs.replace(each, varies_by=then.varies_by) for each in (same, now))
+        new = msgspec.structs.replace(new, provenance=now)
     return old if msgspec.structs.replace(new, provenance=same) == old else new
 
 

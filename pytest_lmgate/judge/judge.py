@@ -207,6 +207,7 @@ class Judge:
         except ComparisonError as error:
             raise type(error)(f"{error}{hint}") from None
         self._say_parts(score, samples, entry.words)
+        found = replace(found, varies_by=entry.provenance.varies_by or None)
         return samples, replace(found, notes=self.baselines.notes(entry, score))
 
     def _previous(self, gate: NoRegression, score: Score, entry: BaselineEntry | None) -> PreviousBaseline:

@@ -33,6 +33,8 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     hardware: str
     versions: dict[str, str]
     label: str = ""  # the project's ``label:`` for the machine
+    # largest difference between two runs of the unchanged model, by ``lmgate calibrate --write``; 0 if unknown
+    varies_by: float = 0.0
 
     @property
     def place(self) -> str:

@@ -98,6 +98,7 @@ def _compared(verdict: Verdict, comparison: Comparison, name: str) -> list[str]:
             ("noise", _noise(comparison.clusters, comparison.clustered_by, comparison.bounds)),
             ("power", power),
             ("bootstrap", p_value),
+            ("runs", _within_runs(comparison)),
             *(("note", note) for note in comparison.notes),
             *_how_measured(verdict),
         ),
@@ -105,6 +106,14 @@ def _compared(verdict: Verdict, comparison: Comparison, name: str) -> list[str]:
         *_worst(verdict),
         *_next(verdict),
     ]
+
+
+def _within_runs(comparison: Comparison) -> str:
+    if not comparison.is_within_runs:
+        return ""
+    return (
+        f"the change is within {comparison.varies_by:.3g}, by which lmgate calibrate saw the unchanged model vary here"
+    )
 
 
 def undecidable(verdict: Verdict) -> str:

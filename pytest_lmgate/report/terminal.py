@@ -55,7 +55,7 @@ def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
     ]
     lines += [("", f"{name}: {text}") for verdict, name in pairs if (text := answer_counts(verdict.answers))]
     lines += [("inconclusive", text) for text in _few(verdicts)]
-    lines += [("", text) for text in (*_rare(verdicts), *_elsewhere(verdicts), *_outgrown(verdicts))]
+    lines += [("", text) for say in (_rare, _elsewhere, _outgrown, _within_runs) for text in say(verdicts)]
     return [*lines, ("", counts(verdicts))]
 
 
@@ -147,6 +147,12 @@ def _outgrown(verdicts: Sequence[Verdict]) -> list[str]:
         f"baseline outgrown: {counted(len(gates), 'gate')} better by more than the tolerance ({', '.join(gates[:3])}"
         f"{', ...' * (len(gates) > 3)}), so a loss of as much would pass; to accept today's values: --lmgate-update"
     ]
+
+
+def _within_runs(verdicts: Sequence[Verdict]) -> list[str]:
+    gates = [verdict.label for verdict in verdicts if verdict.comparison and verdict.comparison.is_within_runs]
+    names = f"{', '.join(gates[:3])}{', ...' * (len(gates) > 3)}"
+    return [f"runs: {names}: changed by no more than an unchanged model does from run to run"] if gates else []
 
 
 def measured_line(call: FixtureCall) -> str:

@@ -64,6 +64,8 @@ class Comparison(msgspec.Struct, frozen=True):
         unseen: Share of rows of which these may hold none: damage there is not ruled out. None for a metric with a
             finite range, and for a text without rows.
         notes: Other differences from the reference, such as hardware and versions.
+        varies_by: Largest difference between two runs of the reference's model, unchanged, by ``lmgate calibrate``; in
+            the metric's own unit. None if unknown.
     """
 
     decision: Decision
@@ -89,6 +91,7 @@ class Comparison(msgspec.Struct, frozen=True):
     clustered_by: str = "rows"
     unseen: float | None = None
     notes: tuple[str, ...] = ()
+    varies_by: float | None = None
 
     def __post_init__(self) -> None:
         # JSON has null for what is infinite.
@@ -98,6 +101,12 @@ class Comparison(msgspec.Struct, frozen=True):
         for name, value in infinite.items():
             if getattr(self, name) is None:
                 force_setattr(self, name, value)
+
+    @property
+    def is_within_runs(self) -> bool:
+        """Whether there is a change, no larger than that between two runs of an unchanged model."""
+        change = abs(self.candidate - self.reference)
+        return self.varies_by is not None and 0 < change <= self.varies_by
 
     def fails_build(self, *, strict: bool = False) -> bool:
         """Return whether the build fails: on FAIL, and on INCONCLUSIVE if the measured change is beyond the tolerance.

@@ -5,6 +5,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from pytest_lmgate.judge.result import Bounded, Verdict
+from pytest_lmgate.report.explanation import explain
 from pytest_lmgate.report.terminal import plan_lines, summary_lines
 from tests.judge.records import compared
 
@@ -58,6 +59,17 @@ def test_verdicts_on_fewer_than_30_rows_are_counted_in_one_line(passed: Verdict)
     (line,) = _few(replace(passed, n=29), _compared(replace(passed, n=3), 5, clustered_by="blocks"), passed)
     assert line.startswith("few targets: 2 gates have fewer than 30 (min 3)")
     assert _few(replace(passed, n=3, unit="row")) == []
+
+
+def test_a_change_within_that_of_an_unchanged_model_is_named_and_no_other(passed: Verdict) -> None:
+    within = _compared(passed, 40, candidate=16.1, reference=16.0, varies_by=0.2, against="baseline of 2026-01-31")
+    said = "runs: ppl_max[int8-wikitext2]: changed by no more than an unchanged model does from run to run"
+    assert [line for _, line in summary_lines([within])].count(said) == 1
+    (line,) = [line for line in explain(within).splitlines() if line.startswith("  runs ")]
+    assert line == "  runs       the change is within 0.2, by which lmgate calibrate saw the unchanged model vary here"
+    for more in ({"varies_by": None}, {"varies_by": 0.05}, {"candidate": 16.0}):
+        other = replace(within, comparison=replace(within.comparison, **more))
+        assert said not in [line for _, line in summary_lines([other])]
 
 
 def test_a_plan_without_a_measurement_says_so_or_why() -> None:

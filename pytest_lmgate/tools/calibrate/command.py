@@ -17,13 +17,13 @@ import typer
 import yaml
 from msgspec import structs
 
-from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, flow, show
+from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, flow, root, show
 from pytest_lmgate.cli.measure import find_gate, measuring
 from pytest_lmgate.errors import ConfigError, MetricInputError
 from pytest_lmgate.report.text import counted, table
 from pytest_lmgate.settings.decoding import parse_marker
 from pytest_lmgate.settings.file import YamlGate
-from pytest_lmgate.settings.gates import Gate, LimitGate, Tolerance
+from pytest_lmgate.settings.gates import Gate, LimitGate, NoRegression, Tolerance
 from pytest_lmgate.settings.options import read_project_file
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pytest_lmgate.measure.binding import Bound
     from pytest_lmgate.measure.evaluator import Evaluator
     from pytest_lmgate.metrics.score import Score
+    from pytest_lmgate.settings.file import Project
     from pytest_lmgate.tools.calibrate.power import Calibration
 
 _BATCH_SIZES = (8, 32, 3, 16)
@@ -61,6 +62,8 @@ class Calibrated:
     verdicts: Mapping[str, int]
     repeats: int
     strict: float | None = None  # how often an unchanged model fails with --lmgate-strict; None if that changes nothing
+    device: str = ""  # where the model ran
+    content: str = ""  # its digest
 
     @property
     def holds(self) -> bool:
@@ -108,6 +111,8 @@ def calibrate(
     lines, facts = _report(calibration, name)
     if write:
         lines.append(_write(entry, calibration))
+        if isinstance(entry.gate, NoRegression) and entry.gate.uses_baseline and not calibration.is_deterministic:
+            lines.append(_keep_variation(entry, name, calibration, session.project))
         facts["written"] = str(entry.file)
     show(facts, "\n".join(lines), as_json=as_json)
 
@@ -115,6 +120,7 @@ def calibrate(
 def calibrated(evaluator: Evaluator, gate: Gate, runs: int) -> Calibrated:
     """Measure the models of a gate `runs` times, or twice if they are deterministic."""
     from pytest_lmgate.measure.lookup import differing_arrays
+    from pytest_lmgate.measure.measurement import identity_of
     from pytest_lmgate.stats.paired import compare
     from pytest_lmgate.tools.calibrate.power import calibrate_limit, calibrate_tolerance
 
@@ -157,7 +163,9 @@ def calibrated(evaluator: Evaluator, gate: Gate, runs: int) -> Calibrated:
     settings = _drawing(evaluator.open(bound.bound))
     repeats = settings.repeats if settings is not None else 0
     strict = worth.fails_by_bound(bounded) if bounded else None
-    return Calibrated(gate, ours, theirs, is_deterministic, worth, verdicts, repeats, strict)
+    model = evaluator.open(bound.bound).model
+    where = model.device, identity_of(model)
+    return Calibrated(gate, ours, theirs, is_deterministic, worth, verdicts, repeats, strict, *where)
 
 
 def _drawing(measurement: Any) -> Any:
@@ -366,6 +374,28 @@ def _write(entry: YamlGate, calibration: Calibrated) -> str:
         raise ConfigError(f"{entry.file} cannot be written: {error}") from error
     what = "the reason, since the gate holds" if calibration.holds else f"{key} {value} with the reason"
     return f"written into {entry.file.name}: {what}"
+
+
+def _keep_variation(entry: YamlGate, name: str, calibration: Calibrated, project: Project) -> str:
+    """Keep by how much the unchanged model varies in its baseline entry for this device; return a sentence about it."""
+    from pytest_lmgate.judge.baseline import BaselineEntry, Baselines, rewrite
+
+    path = root().baseline(None)
+    baselines = Baselines(path, label=project.spec.label, alike=project.spec.devices)
+    key = baselines.key(f"{entry.file.name}::{name}", calibration.device)
+    values = [float(run.score) for run in calibration.runs]
+    varies_by = max(values) - min(values)
+
+    def change(entries: Mapping[str, BaselineEntry]) -> Mapping[str, BaselineEntry]:
+        if key not in entries or entries[key].content != calibration.content:
+            return entries
+        made = structs.replace(entries[key].provenance, varies_by=varies_by)
+        return {**entries, key: structs.replace(entries[key], provenance=made)}
+
+    _, after = rewrite(path, change)
+    if key not in after or after[key].content != calibration.content:
+        return f"{path.name} has no entry of this model for {key}, so that its variation between runs is not kept"
+    return f"written into {path.name}: between runs the unchanged model varies by {varies_by:.3g}"
 
 
 def edited(text: str, entry: YamlGate, key: str, value: object, reason: str) -> str:
