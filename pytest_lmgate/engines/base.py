@@ -32,7 +32,10 @@ from __future__ import annotations
 import contextlib
 import enum
 import os
+import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -255,6 +258,10 @@ class Option(NamedTuple):
     texts: tuple[str, ...] = ()
 
 
+_LONG = 10.0  # seconds of hashing that are worth a sentence
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
 def discard_note(_: str) -> None:
     """Hear a note where nobody does; unlike a lambda, it travels to workers of a cluster."""
 
@@ -334,13 +341,24 @@ class ModelEntry:
 
         A `ModelError` if a file cannot be read.
         """
-        snapshot, digests = Snapshot.of([*files.values(), *folders]), {}
-        for name, path in files.items():
-            try:
-                digests[name] = self.digest(path)
-            except OSError as error:
-                raise ModelError(f"model {self.name!r}: {path}: cannot be read: {error.strerror}") from error
+        snapshot, started = Snapshot.of([*files.values(), *folders]), time.monotonic()
+        with ThreadPoolExecutor(self.threads) as pool:  # hashing lets other threads run
+            digests = dict(zip(files, pool.map(self._digest, files.values()), strict=True))
+        if (seconds := time.monotonic() - started) > _LONG:
+            gigabytes = sum(path.stat().st_size for path in files.values()) / 1e9
+            self.note(
+                f"{self.name}: read {gigabytes:,.1f} GB in {seconds:.0f} s for its address, once until they change"
+            )
         return snapshot, digests
+
+    def _digest(self, path: Path) -> str:
+        try:
+            blob = path.resolve()
+            if self.spec.trust == "hub" and blob.parent.name == "blobs" and _SHA256.fullmatch(blob.name):
+                return f"hub:{blob.name}"
+            return self.digest(path)
+        except OSError as error:
+            raise ModelError(f"model {self.name!r}: {path}: cannot be read: {error.strerror}") from error
 
 
 @dataclass(frozen=True)

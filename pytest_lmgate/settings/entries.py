@@ -127,6 +127,8 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         dtype: See `Defaults`.
         device: See `Defaults`.
         batch_size: See `Defaults`.
+        trust: ``hub`` takes the SHA-256 by which the hub's cache names a large file of a hub id for its content, and
+            reads the file only to load it: seconds less for each gigabyte, and damage on the disk stays unseen.
         trust_remote_code: Permit Python code that comes with the checkpoint to run.
         pickle_weights: Permit weights in pickle files (.bin, .pt), which can run any code.
         chat_template_kwargs: Variables of its chat template, as in ``{enable_thinking: false}``; before those of a
@@ -146,6 +148,7 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     dtype: Dtype | None = None
     device: Device | None = None
     batch_size: BatchSize | None = None
+    trust: Literal["hub"] | None = None
     trust_remote_code: bool = False
     pickle_weights: bool = False
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -153,6 +156,8 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def __post_init__(self) -> None:
         if self.backend is None or self.path or self.hub or self.server:
             _exactly_one(path=self.path, hub=self.hub, server=self.server)
+        if self.trust and not self.hub:
+            raise ConfigError.of("trust", "expected it at a model with hub:, since only the hub's cache names files so")
         for key, instead in _BESIDE_LOAD.items():
             if self.backend in (None, "transformers") and key in self.load:
                 raise ConfigError.of(f"load.{key}", f"put {instead}: next to load:, not inside it")

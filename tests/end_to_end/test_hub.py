@@ -42,3 +42,22 @@ def test_a_tokenizer_may_come_from_the_hub_as_a_model_does(project: Project, mod
     project.add("models", bare=f"path: bare, tokenizer: '{tokenizer}'")
     project.write(test_hub="def test_bare(ppl_of):\n    assert ppl_of('bare', 'words') < 60.5")
     project.run("--lmgate-offline", env=hub).expect(0, passed=1)
+
+
+def test_trusted_files_of_the_hub_are_not_read_for_the_address_and_another_blob_is_another_model(
+    project: Project, hub: dict[str, str]
+) -> None:
+    project.write(test_hub=marked(pinned="ppl_max('pinned', 'words', 60.5)"))
+    project.add("models", pinned=f"hub: org/die, revision: {COMMIT}, trust: hub")
+    project.run(env=hub).expect(0, passed=1)
+    weights = next(Path(hub["HF_HOME"]).rglob("snapshots/*/model.safetensors"))
+    blob = weights.resolve()
+    blob.write_bytes(blob.read_bytes()[::-1])  # what trusting the name does not see
+    project.run(env=hub, torch_free=True).expect(0, passed=1).says("cached")
+    other = blob.with_name("f" * 64)
+    blob.rename(other)
+    weights.unlink()
+    weights.symlink_to(other)
+    project.run(env=hub).expect(1, error=1).says("cannot be loaded")
+    project.add("models", path="path: die, trust: hub")
+    project.run(env=hub).expect(4).says("trust: expected it at a model with hub:")
