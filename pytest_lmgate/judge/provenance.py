@@ -44,7 +44,7 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 def provenance(folder: Path, device: str, hardware: str = "") -> Provenance:
     """Return the provenance of a measurement made now on `device` (empty for a function), on `hardware` if known."""
-    driver = _driver() if device_class(device) == "cuda" else {}
+    driver = {"GPU driver": version} if (version := driver_of(device)) else {}
     return Provenance(
         date=datetime.now(timezone.utc).date().isoformat(),
         commit=_commit(folder),
@@ -70,13 +70,15 @@ def _commit(folder: Path) -> str:
     return git_says(folder, "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*")
 
 
-def _driver() -> dict[str, str]:
-    """Return the version of the GPU's driver, as Linux tells it."""
+def driver_of(device: str) -> str:
+    """Return the version of a GPU's driver, as Linux tells it; empty for other devices."""
+    if device_class(device) != "cuda":
+        return ""
     for path in ("/proc/driver/nvidia/version", "/sys/module/amdgpu/version"):
         with contextlib.suppress(OSError, UnicodeDecodeError):
             if found := re.search(r"\d+(\.\d+)+", Path(path).read_text(encoding="utf-8")):
-                return {"GPU driver": found[0]}
-    return {}
+                return found[0]
+    return ""
 
 
 # Systems of CI check out a commit rather than a branch; a pull request's own branch comes first.

@@ -315,6 +315,7 @@ class Run(msgspec.Struct, frozen=True):
         date: When the session ended, ISO 8601 in UTC.
         device: Where the models ran, such as cuda; several are separated by commas.
         hardware: Name of the processor or the accelerator.
+        driver: Version of the GPU's driver; empty without a GPU.
         command: The command, without secrets: user, password and query of an address, the value of an option such as
             --token.
         stopped: Whether some tests did not run, as after Ctrl-C or -x.
@@ -327,6 +328,7 @@ class Run(msgspec.Struct, frozen=True):
     date: str = ""
     device: str = ""
     hardware: str = ""
+    driver: str = ""
     command: str = ""
     stopped: bool = False
 

@@ -15,7 +15,7 @@ from pytest_lmgate.engines.devices import hardware_of
 from pytest_lmgate.errors import RecordError, escape_controls
 from pytest_lmgate.judge.baseline import write_baseline
 from pytest_lmgate.judge.history import append_to_history, read_history
-from pytest_lmgate.judge.provenance import run_now
+from pytest_lmgate.judge.provenance import driver_of, run_now
 from pytest_lmgate.judge.result import FixtureCall, Results, Run, Verdict
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.collection import asks_for_all, passed, was_stopped
@@ -150,6 +150,7 @@ def _this_run(session: pytest.Session, verdicts: Sequence[Verdict], run: str) ->
         id=run,
         device=", ".join(devices),
         hardware=", ".join(hardware) or hardware_of(first),
+        driver=driver_of(first),
         stopped=was_stopped(session),
     )
 

@@ -151,11 +151,12 @@ def run_facts(results: Results) -> dict[str, str]:
     if not run.date:
         return {}
     packages = {"Python": environment.python, **environment.packages}
+    hardware = f"{run.hardware}, driver {run.driver}" if run.driver else run.hardware
     facts = {
         "project": run.project,
         "commit": " on ".join(filter(None, [run.commit, run.branch])),
         "date": f"{when(run.date)} UTC",
-        "device": f"{run.device} ({run.hardware})" if run.device and run.hardware else run.device or run.hardware,
+        "device": f"{run.device} ({hardware})" if run.device and hardware else run.device or hardware,
         "versions": ", ".join(f"{name} {version}" for name, version in packages.items() if version != "absent"),
         "command": run.command,
     }
