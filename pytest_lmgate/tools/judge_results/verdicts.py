@@ -10,6 +10,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from pytest_lmgate.arrays import Floats
+from pytest_lmgate.data.results.pairs import Pair
+from pytest_lmgate.data.results.rows import ResultRow, ResultRun, digest
 from pytest_lmgate.errors import ComparisonError, LmgateError, MetricInputError
 from pytest_lmgate.judge.attribution import Attribution, tag_changes
 from pytest_lmgate.judge.result import Verdict
@@ -21,8 +23,6 @@ from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.settings.metrics import Direction
 from pytest_lmgate.stats.comparison import Comparison
 from pytest_lmgate.stats.sample import ByRow, Sample, Scale, cluster_numbers
-from pytest_lmgate.tools.judge_results.pairs import Pair
-from pytest_lmgate.tools.judge_results.rows import ResultRow, ResultRun, digest
 
 Weights = Literal["size", "task"]
 

@@ -12,8 +12,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from pytest_lmgate.tools.judge_results import inspect_logs, rows
-from pytest_lmgate.tools.judge_results.rows import Columns, ResultRow, ResultRun, Series, read
+from pytest_lmgate.data.results import inspect_logs, rows
+from pytest_lmgate.data.results.rows import Columns, ResultRow, ResultRun, Series, read
 from tests.tools.judge_results.judging import DATA, copied, edit_json, judge
 
 INSPECT = [DATA / "inspect" / f"{side}.eval" for side in ("old", "new")]

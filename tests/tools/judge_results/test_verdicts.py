@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import scipy.stats
 
-from pytest_lmgate.tools.judge_results.rows import Collected, ResultRow, read
+from pytest_lmgate.data.results.rows import Collected, ResultRow, read
 from pytest_lmgate.tools.judge_results.verdicts import mcnemar
 from tests.tools.judge_results.judging import DATA, judge
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_lmgate.data.readers import READERS
+from pytest_lmgate.data.results import rows
+from pytest_lmgate.data.results.rows import Columns, ResultRow, ResultRun
 from pytest_lmgate.errors import ConfigError, DataError, nearest
-from pytest_lmgate.tools.judge_results import rows
-from pytest_lmgate.tools.judge_results.rows import Columns, ResultRow, ResultRun
 
 _TEXTS = (("prompt", "question", "input"), ("reference", "target"), ("output", "prediction"))
 

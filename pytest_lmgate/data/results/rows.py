@@ -145,7 +145,7 @@ def read(path: Path, columns: Columns = Columns()) -> ResultRun:
 
 def _readers() -> Iterator[Callable[[Path, Columns], ResultRun | None]]:
     for module in _FORMATS:
-        yield import_module(f"pytest_lmgate.tools.judge_results.{module}").read
+        yield import_module(f"pytest_lmgate.data.results.{module}").read
     for point in entry_points(group="pytest_lmgate.results"):  # which takes time, so only where no format of ours fits
         yield point.load()
 

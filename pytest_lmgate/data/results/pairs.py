@@ -14,8 +14,8 @@ from typing import Literal
 
 import msgspec
 
+from pytest_lmgate.data.results.rows import Facts, ResultRow, ResultRun, Series
 from pytest_lmgate.errors import ComparisonError, ConfigError, nearest
-from pytest_lmgate.tools.judge_results.rows import Facts, ResultRow, ResultRun, Series
 
 Missing = Literal["error", "drop"]
 _Rows = tuple[ResultRow, ...]
