@@ -23,14 +23,17 @@ from pytest_lmgate.judge.verdict import (
     compare_samples,
     compared_verdict,
     histogram_of,
+    is_share,
     judge_bounds,
     judge_limit,
     measured_verdict,
     require_a_share,
+    row_changes,
     worst_rows,
 )
 from pytest_lmgate.measure.binding import Bound, BoundGate
 from pytest_lmgate.measure.evaluator import Evaluator, Expect
+from pytest_lmgate.measure.results import ResultScores
 from pytest_lmgate.measure.targets import PlacesCache
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
@@ -144,7 +147,8 @@ class Judge:
     def _by_reference(
         self, blank: Verdict, gate: NoRegression, score: Score, bound: BoundGate, other: Bound
     ) -> Verdict:
-        reference, name = self.evaluator.evaluate(other), gate.against_name
+        score, reference = self.evaluator.evaluate_beside(bound.bound, other, score)
+        name = gate.against_name
         against = f"model {name!r}"
         # Two engines may compute different numbers from the same weights: a gate between them can fail.
         same = bool(score.content) and (score.content, score.fingerprint) == (reference.content, reference.fingerprint)
@@ -162,7 +166,7 @@ class Judge:
 
     def _updated(self, blank: Verdict, gate: NoRegression, score: Score) -> Verdict:
         try:  # which fails the next session, not the one that writes the entry
-            if _is_share(gate):
+            if is_share(score.require_sample(), METRICS.get(gate.evaluation.metric)):
                 require_a_share(gate.tolerance, score, "baseline", score.direction)
             if gate.tolerance.relative and not score > 0:
                 raise ComparisonError(
@@ -218,6 +222,8 @@ class Judge:
         self, blank: Verdict, gate: NoRegression, score: Score, samples: Samples, found: Comparison, bound: BoundGate
     ) -> Verdict:
         where = None
+        if bound.bound.measurement is ResultScores:
+            found = replace(found, notes=(*found.notes, *row_changes(samples, found)))
         if found.decision != "pass":
             where = attribute(self.evaluator, bound, samples, found, self._places)
         return compared_verdict(blank, score, samples, found, strict=self._options.strict, where=where)
@@ -267,15 +273,9 @@ def _protocol_options(protocol: WindowProtocol) -> list[str]:
 
 
 def _compared(gate: NoRegression, samples: Samples, against: str, *, same: bool) -> Comparison:
-    return compare_samples(
-        samples, against, tolerance=gate.tolerance, confidence=gate.confidence, share=_is_share(gate), same=same
-    )
-
-
-def _is_share(gate: NoRegression) -> bool:
-    """Whether the metric has no value below 0; KL divergence and TER may be compared with 0."""
-    row = METRICS.get(gate.evaluation.metric)
-    return row is not None and row.lowest > 0
+    metric = gate.evaluation.metric
+    how: dict[str, Any] = {"tolerance": gate.tolerance, "confidence": gate.confidence}
+    return compare_samples(samples, against, metric=metric, row=METRICS.get(metric), same=same, **how)
 
 
 def _expect(entry: BaselineEntry) -> Expect:

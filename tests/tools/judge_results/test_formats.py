@@ -283,8 +283,11 @@ def test_a_table_with_bad_rows_is_an_error(columns: dict[str, list[Any]], says: 
 def test_a_column_that_is_not_there_is_named_with_the_nearest(tmp_path: Path):
     old, new = (table(tmp_path / f"{name}.csv", RIGHT) for name in ("old", "new"))
     assert "no column 'scor' (did you mean 'score'?)" in judge(old, new, "--id=id", "--score=scor").text
-    assert "expected --id COLUMN and --score COLUMN, got one of them" in judge(old, new, "--id=id").text
-    assert "with --id COLUMN and --score COLUMN" in judge(old, new).text
+    assert (
+        "expected the columns of ids and of scores (--id and --score, or id: and score: under results:), got one"
+        in judge(old, new, "--id=id").text
+    )
+    assert "whose columns are named: --id and --score, or" in judge(old, new).text
 
 
 def test_a_file_larger_than_the_limit_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

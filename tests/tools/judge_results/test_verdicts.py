@@ -12,7 +12,7 @@ import pytest
 import scipy.stats
 
 from pytest_lmgate.data.results.rows import Collected, ResultRow, read
-from pytest_lmgate.tools.judge_results.verdicts import mcnemar
+from pytest_lmgate.stats.proportions import mcnemar
 from tests.tools.judge_results.judging import DATA, judge
 
 OLD, NEW = DATA / "lm_eval" / "old", DATA / "lm_eval" / "new"
