@@ -160,6 +160,8 @@ class Judge:
             )
         samples = score.require_sample(), reference.require_sample()
         found = _compared(gate, samples, against, same=same)
+        if bound.bound.measurement is ResultScores:
+            found = replace(found, notes=row_changes(samples, found))
         self._say_parts(score, samples, against)
         seconds, cached = score.seconds + reference.seconds, score.cached and reference.cached
         return replace(self._judged(blank, gate, score, samples, found, bound), seconds=seconds, cached=cached)
@@ -200,7 +202,8 @@ class Judge:
         except ComparisonError as error:
             raise type(error)(f"{error}{hint}") from None
         self._say_parts(score, samples, entry.words)
-        return samples, replace(found, notes=self.baselines.notes(entry, score))
+        is_read = bool(score.content) and not score.device  # from results, which no hardware of this machine made
+        return samples, found if is_read else replace(found, notes=self.baselines.notes(entry, score))
 
     def _previous(self, gate: NoRegression, score: Score, entry: BaselineEntry | None) -> PreviousBaseline:
         if entry is None:
@@ -222,8 +225,6 @@ class Judge:
         self, blank: Verdict, gate: NoRegression, score: Score, samples: Samples, found: Comparison, bound: BoundGate
     ) -> Verdict:
         where = None
-        if bound.bound.measurement is ResultScores:
-            found = replace(found, notes=(*found.notes, *row_changes(samples, found)))
         if found.decision != "pass":
             where = attribute(self.evaluator, bound, samples, found, self._places)
         return compared_verdict(blank, score, samples, found, strict=self._options.strict, where=where)

@@ -319,9 +319,7 @@ def _bind_results(what: EvaluationSpec, model: ModelRef) -> Bound:
             f"with its filter, as in '{what.metric},none'"
         )
     if said := how.generation.given:
-        raise ConfigError.of(
-            next(iter(said)), f"only a model that runs has it, and {model.name!r} is results; remove it"
-        )
+        raise ConfigError.of(next(iter(said)), f"{model.name!r} is results, which are only read; remove it")
     variant = dict(how.options).get("variant", "")
     for argument, value in (("variant", variant), ("dataset", what.dataset)):
         if not isinstance(value, str | FixtureReference):

@@ -35,13 +35,7 @@ def logs(folder: Path, change: Callable[[dict[str, Any]], object] = lambda log: 
 
 
 def lighteval(folder: Path) -> list[Path]:
-    """Copy both output folders, with the bar in names of files that not every file system has."""
-    found = []
-    for side in ("old", "new"):
-        found.append(copied(DATA / "lighteval" / side, folder / side))
-        for file in [*found[-1].rglob("*~*")]:
-            file.rename(file.with_name(file.name.replace("~", "|")))
-    return found
+    return [copied(DATA / "lighteval" / side, folder / side) for side in ("old", "new")]
 
 
 def test_epochs_of_a_sample_of_inspect_are_one_cluster():
