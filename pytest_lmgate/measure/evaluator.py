@@ -147,11 +147,11 @@ class Evaluator:
         assert isinstance(ours, ResultScores)
         assert isinstance(theirs, ResultScores)
         pair, *scores = ours.paired_with(theirs)
+        tools, where = [each.data.run.tool for each in (ours, theirs)], f"{ours.words} against {theirs.model.name}"
         if pair.unchecked:
-            unchecked = ", ".join(pair.unchecked)
-            self.log.remark(
-                f"{ours.words} against {theirs.model.name}: not checked, as the files do not tell: {unchecked}"
-            )
+            self.log.remark(f"{where}: not checked, as the files do not tell: {', '.join(pair.unchecked)}")
+        if tools[0] != tools[1]:
+            self.log.remark(f"{where}: measured by {tools[0]} and {tools[1]}")
         first, second = (made.placed_as(each) for made, each in zip(scores, (score, reference), strict=True))
         return first, second
 

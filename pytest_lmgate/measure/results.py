@@ -185,7 +185,8 @@ def identity_of_series(series: Series) -> dict[str, str]:
     """Return what a comparison must share besides the signature: the rows, and the facts that the files tell."""
     told = {name: value for name, value in vars(series.facts).items() if value and name not in _IN_SIGNATURE}
     data = digest([(row.document or row.id, row.prompt, _cluster(row)) for row in series.rows])
-    return {"data": data, **{name.replace("_", " "): _kept(value) for name, value in told.items()}}
+    known = {name.replace("_", " "): _kept(value) for name, value in told.items()}
+    return {"data": data, "better": series.direction or "", **known}
 
 
 def tags_of_rows(rows: Sequence[ResultRow]) -> Tags:

@@ -139,7 +139,8 @@ class Resolver:
 
         def read() -> tuple[ResultRun, dict[str, str]]:
             run = read_results(path, Columns(spec.id, spec.score, spec.cluster))
-            return run, {f"results/{file.relative_to(path).as_posix()}": digest(file) for file in files_of(path)}
+            files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+            return run, {f"results/{file.relative_to(path).as_posix()}": digest(file) for file in files}
 
         run, content = self._read(("results", ref.name, repr(spec)), [path], read)
         found = run.find(task, metric, variant)
@@ -235,10 +236,6 @@ class Resolver:
             revision = spec.revision
         # Without the password of a server's address.
         return self.code.with_cache_policy(model, revision, escape_controls(key))
-
-
-def files_of(path: Path) -> list[Path]:
-    return [file for file in sorted(path.rglob("*")) if file.is_file()] if path.is_dir() else [path]
 
 
 def _size(path: Path) -> str:
