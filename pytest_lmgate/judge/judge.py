@@ -27,6 +27,7 @@ from pytest_lmgate.judge.verdict import (
     judge_bounds,
     judge_limit,
     measured_verdict,
+    require_a_limit,
     require_a_share,
     row_changes,
     worst_rows,
@@ -118,6 +119,8 @@ class Judge:
         return replace(verdict, cache=self._explained(looked_up)), None
 
     def _by_limit(self, blank: Verdict, gate: LimitGate, score: Score) -> Verdict:
+        if gate.evaluation.metric not in METRICS:  # else it was refused at collection
+            require_a_limit(gate.limit, gate.evaluation.metric, score)
         outcome, bounded, blocking = judge_limit(score, gate.limit), None, False
         if gate.confidence is not None:
             fails_if_open = outcome == "fail" or self._options.strict

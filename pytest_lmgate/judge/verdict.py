@@ -7,7 +7,7 @@ import math
 import numpy as np
 from msgspec.structs import replace
 
-from pytest_lmgate.errors import ComparisonError, MetricInputError
+from pytest_lmgate.errors import ComparisonError, ConfigError, MetricInputError
 from pytest_lmgate.judge.attribution import Attribution, with_rows
 from pytest_lmgate.judge.histogram import ChangeHistogram, change_histogram, row_values
 from pytest_lmgate.judge.result import Bounded, Outcome, Verdict, WorstRow, measured_facts
@@ -33,6 +33,13 @@ def judge_limit(score: Score, limit: float) -> Outcome:
         return "error"
     passed = score <= limit if score.direction == "lower" else score >= limit
     return "pass" if passed else "fail"
+
+
+def require_a_limit(limit: float, metric: str, score: Score) -> None:
+    """Refuse a limit on a share of right rows that every share passes, or none."""
+    fits = 0 < limit <= 1 if score.direction == "higher" else 0 <= limit < 1
+    if score.sample is not None and score.sample.outcomes is not None and not fits:
+        raise ConfigError.of("limit", f"{metric} is a share of rows, from 0 to 1, of which {limit:g} limits none")
 
 
 def judge_bounds(score: Score, limit: float, confidence: float) -> tuple[Outcome, Bounded]:

@@ -275,6 +275,9 @@ def bind_gate(
     if bound.model is not None and other is not None and bound.model.is_results != other.is_results:
         results = bound.model.name if bound.model.is_results else other.name
         raise ConfigError.of("against", f"expected results on both sides or on none; only {results!r} is results")
+    files = [_results_path(each, names) for each in (bound.model, other)]
+    if files[0] is not None and files[0] == files[1]:
+        raise ConfigError.of("against", f"it reads the same results, {files[0]}, so the gate could never fail")
     with naming_argument("against"):
         return BoundGate(gate, bound, bind(what, names, metrics))
 
@@ -325,6 +328,11 @@ def _bind_results(what: EvaluationSpec, model: ModelRef) -> Bound:
         if not isinstance(value, str | FixtureReference):
             raise ConfigError.of(argument, f"of results expected a name of their files, got {type(value).__name__}")
     return Bound(what, model, measurement=ResultScores, asked=ResultsRequest(variant))
+
+
+def _results_path(model: ModelRef | None, names: Names) -> Path | None:
+    spec = None if model is None or model.spec is None else model.spec.results_spec
+    return None if spec is None else names.project.path(spec.path).resolve()
 
 
 def _resolved(argument: str, given: Any, find: Callable[[Any], Any]) -> Any:

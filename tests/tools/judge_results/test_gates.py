@@ -311,6 +311,7 @@ def test_a_wrong_input_is_an_error_that_says_what_is_there(wrong: str, tmp_path:
     outcome, gates = session(project, "--lmgate-update")
     outcome.expect(1).says(message)
     assert [gate["verdict"] for gate in gates.values()] == ["error"]
+    assert (wrong == "no file") == ("models.int8.results, or add" in lmgate(project, "doctor")[1])
     assert not (tmp_path / "lmgate-baseline.json").exists()
     code, text = lmgate(project, "check")
     if wrong != "direction":  # only a limit, or better:, says it
@@ -327,6 +328,7 @@ REFUSED = {
     "exact": (no_regression(metric="exact", dataset="gsm8k"), "is written with its filter, as in 'exact,none'"),
     "settings": (no_regression(**GSM8K, max_new_tokens=5), "max_new_tokens: 'int8' is results, which are only read"),
     "against": (no_regression(**GSM8K, against="real"), "only 'int8' is results"),
+    "itself": (no_regression(**GSM8K, against="again"), "against: it reads the same results"),
     "real": (
         no_regression(metric="exact", model="real", dataset="asked", against="int8"),
         "against: expected results on both sides or on none",
@@ -344,7 +346,7 @@ def test_what_needs_an_engine_is_refused_at_collection(wrong: str, tmp_path: Pat
     gate, message = REFUSED[wrong]
     project = gated(tmp_path, gate, int8=str(FORMATS["lm_eval"][1]), fp16=str(FORMATS["lm_eval"][0]))
     written = yaml.safe_load((tmp_path / "lmgate.yaml").read_text())
-    written["models"]["real"] = {"path": "checkpoint"}
+    written["models"] |= {"real": {"path": "checkpoint"}, "again": written["models"]["int8"]}
     written["datasets"] = {"asked": {"path": "rows.jsonl", "source": "a", "references": "b"}}
     (tmp_path / "lmgate.yaml").write_text(yaml.safe_dump(written))
     outcome, gates = session(project)
@@ -387,6 +389,15 @@ def test_the_gate_s_direction_must_be_the_metric_s(tmp_path: Path):
     assert "lower values of 'wer' are better: use metric_max" in by_label["metric_min:wer[wer-table]"][1]
     assert "lower values of 'beauty' are better: use metric_max" in by_label["metric_min:beauty[rated-table]"][1]
     outcome.expect(1)
+
+
+@pytest.mark.parametrize(("marker", "limit"), [("metric_min", 0), ("metric_min", 55), ("metric_max", 1)])
+def test_a_limit_that_every_share_passes_or_none_is_an_error(marker: str, limit: float, tmp_path: Path):
+    metric = "acc" if marker == "metric_min" else "wer"
+    (tmp_path / "rows.csv").write_text(f"id,{metric}\n" + "".join(f"{at},{at % 2}\n" for at in range(40)))
+    table = {"path": "rows.csv", "id": "id", "score": metric}
+    gate = (marker, {"metric": metric, "model": "int8", "dataset": "table", "limit": limit})
+    session(gated(tmp_path, gate, int8=table))[0].expect(1).says(f"limit: {metric} is a share of rows, from 0 to 1")
 
 
 def test_markers_and_the_fixture_in_python_read_results_too(tmp_path: Path):
