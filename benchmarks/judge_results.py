@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_lmgate.data.results.pairs import grouped, paired
+from pytest_lmgate.data.results.rows import ResultRow, ResultRun, Series
 from pytest_lmgate.settings.gates import Tolerance
-from pytest_lmgate.tools.judge_results.pairs import grouped, paired
-from pytest_lmgate.tools.judge_results.rows import ResultRow, ResultRun, Series
 from pytest_lmgate.tools.judge_results.verdicts import Rules, Weights, judged
 
 TOLERANCE, SHARE, CHURN = 0.05, 0.75, 0.08

@@ -104,6 +104,7 @@ def _yaml() -> Iterator[str]:
         "`defaults:`": "Defaults",
         "`models:`": "ModelSpec",
         "`server:` of a model, to start one": "ServerSpec",
+        "`results:` of a model, with columns": "ResultsSpec",
         "`datasets:`": "DatasetSpec",
     }
     for title, name in records.items():

@@ -268,8 +268,10 @@ def _project(here: Root, given: str | None) -> Iterator[Finding]:
         yield Finding("gate", problem, "No gate runs until this is fixed.", wrong=True)
     for key, entries in (("models", project.spec.models), ("datasets", project.spec.datasets)):
         for name, entry in entries.items():
-            if entry.path is not None and not (path := project.path(entry.path)).exists():
-                advice = f"Correct {key}.{name}.path, or add the files."
+            results = getattr(entry, "results_spec", None)
+            written = entry.path if results is None else results.path
+            if written is not None and not (path := project.path(written)).exists():
+                advice = f"Correct {key}.{name}.{'path' if results is None else 'results'}, or add the files."
                 yield Finding(key.removesuffix("s"), f"{name}: {path} does not exist", advice, wrong=True)
     for name, model in project.spec.models.items():
         if model.backend is not None and model.backend not in BACKENDS:

@@ -40,6 +40,7 @@ from pytest_lmgate.judge.provenance import Provenance, changed_since, provenance
 from pytest_lmgate.judge.result import Scored, Verdict, scored_facts
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.gates import EvaluationSpec
+from pytest_lmgate.settings.metrics import METRICS
 from pytest_lmgate.settings.options import conflict_line
 from pytest_lmgate.stats.paired import known_differences
 from pytest_lmgate.stats.proportions import MOST_OUTCOMES, Outcomes
@@ -99,6 +100,8 @@ def _outcomes(entry: BaselineEntry, candidate: Sample) -> Outcomes | None:
     """Return which rows were right, checked against the rows and the clusters."""
     if candidate.outcomes is None or candidate.outcomes.n > MOST_OUTCOMES:
         return None
+    if not entry.outcomes and entry.metric not in METRICS:
+        return None  # results whose scores lay between right and wrong when the entry was made
     try:
         bits = np.unpackbits(np.frombuffer(bytes.fromhex(entry.outcomes), dtype=np.uint8))
     except ValueError:

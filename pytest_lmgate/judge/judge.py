@@ -22,14 +22,18 @@ from pytest_lmgate.judge.verdict import (
     compare_samples,
     compared_verdict,
     histogram_of,
+    is_share,
     judge_bounds,
     judge_limit,
     measured_verdict,
+    require_a_limit,
     require_a_share,
+    row_changes,
     worst_rows,
 )
 from pytest_lmgate.measure.binding import Bound, BoundGate
 from pytest_lmgate.measure.evaluator import Evaluator
+from pytest_lmgate.measure.results import ResultScores
 from pytest_lmgate.measure.targets import PlacesCache
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
@@ -109,6 +113,8 @@ class Judge:
         return replace(verdict, cache=self._explained(looked_up)), None
 
     def _by_limit(self, blank: Verdict, gate: LimitGate, score: Score) -> Verdict:
+        if gate.evaluation.metric not in METRICS:  # else it was refused at collection
+            require_a_limit(gate.limit, gate.evaluation.metric, score)
         outcome, bounded, blocking = judge_limit(score, gate.limit), None, False
         if gate.confidence is not None:
             fails_if_open = outcome == "fail" or self._options.strict
@@ -138,7 +144,8 @@ class Judge:
     def _by_reference(
         self, blank: Verdict, gate: NoRegression, score: Score, bound: BoundGate, other: Bound
     ) -> Verdict:
-        reference, name = self.evaluator.evaluate(other), gate.against_name
+        score, reference = self.evaluator.evaluate_beside(bound.bound, other, score)
+        name = gate.against_name
         against = f"model {name!r}"
         # Two engines may compute different numbers from the same weights: a gate between them can fail.
         same = bool(score.content) and (score.content, score.fingerprint) == (reference.content, reference.fingerprint)
@@ -150,6 +157,8 @@ class Judge:
             )
         samples = score.require_sample(), reference.require_sample()
         found = _compared(gate, samples, against, same=same)
+        if bound.bound.measurement is ResultScores:
+            found = replace(found, notes=row_changes(samples, found))
         self._say_parts(score, samples, against)
         seconds, cached = score.seconds + reference.seconds, score.cached and reference.cached
         return replace(self._judged(blank, gate, score, samples, found, bound), seconds=seconds, cached=cached)
@@ -179,7 +188,7 @@ class Judge:
 
     def _updated(self, blank: Verdict, gate: NoRegression, score: Score, key: str) -> Verdict:
         try:  # which fails the next session, not the one that writes the entry
-            if _is_share(gate):
+            if is_share(score.require_sample(), METRICS.get(gate.evaluation.metric)):
                 require_a_share(gate.tolerance, score, "baseline", score.direction)
             if gate.tolerance.relative and not score > 0:
                 raise ComparisonError(
@@ -208,7 +217,8 @@ class Judge:
             raise type(error)(f"{error}{hint}") from None
         self._say_parts(score, samples, entry.words)
         found = replace(found, varies_by=entry.provenance.varies_by or None)
-        return samples, replace(found, notes=self.baselines.notes(entry, score))
+        is_read = bool(score.content) and not score.device  # from results, which no hardware of this machine made
+        return samples, found if is_read else replace(found, notes=self.baselines.notes(entry, score))
 
     def _previous(self, gate: NoRegression, score: Score, entry: BaselineEntry | None) -> PreviousBaseline:
         if entry is None:
@@ -279,12 +289,6 @@ def _protocol_options(protocol: WindowProtocol) -> list[str]:
 
 
 def _compared(gate: NoRegression, samples: Samples, against: str, *, same: bool) -> Comparison:
-    return compare_samples(
-        samples, against, tolerance=gate.tolerance, confidence=gate.confidence, share=_is_share(gate), same=same
-    )
-
-
-def _is_share(gate: NoRegression) -> bool:
-    """Whether the metric has no value below 0; KL divergence and TER may be compared with 0."""
-    row = METRICS.get(gate.evaluation.metric)
-    return row is not None and row.lowest > 0
+    metric = gate.evaluation.metric
+    how: dict[str, Any] = {"tolerance": gate.tolerance, "confidence": gate.confidence}
+    return compare_samples(samples, against, metric=metric, row=METRICS.get(metric), same=same, **how)

@@ -7,15 +7,17 @@ import math
 import numpy as np
 from msgspec.structs import replace
 
-from pytest_lmgate.errors import ComparisonError, MetricInputError
+from pytest_lmgate.errors import ComparisonError, ConfigError, MetricInputError
 from pytest_lmgate.judge.attribution import Attribution, with_rows
 from pytest_lmgate.judge.histogram import ChangeHistogram, change_histogram, row_values
 from pytest_lmgate.judge.result import Bounded, Outcome, Verdict, WorstRow, measured_facts
 from pytest_lmgate.metrics.score import Score, ScoredRow
 from pytest_lmgate.settings.gates import Tolerance
+from pytest_lmgate.settings.metrics import Metric
 from pytest_lmgate.stats.comparison import Comparison, needed
 from pytest_lmgate.stats.means import score_quantile
 from pytest_lmgate.stats.paired import compare
+from pytest_lmgate.stats.proportions import mcnemar
 from pytest_lmgate.stats.sample import Sample
 
 Samples = tuple[Sample, Sample]
@@ -31,6 +33,13 @@ def judge_limit(score: Score, limit: float) -> Outcome:
         return "error"
     passed = score <= limit if score.direction == "lower" else score >= limit
     return "pass" if passed else "fail"
+
+
+def require_a_limit(limit: float, metric: str, score: Score) -> None:
+    """Refuse a limit on a share of right rows that every share passes, or none."""
+    fits = 0 < limit <= 1 if score.direction == "higher" else 0 <= limit < 1
+    if score.sample is not None and score.sample.outcomes is not None and not fits:
+        raise ConfigError.of("limit", f"{metric} is a share of rows, from 0 to 1, of which {limit:g} limits none")
 
 
 def judge_bounds(score: Score, limit: float, confidence: float) -> tuple[Outcome, Bounded]:
@@ -79,16 +88,48 @@ def measured_verdict(blank: Verdict, score: Score) -> Verdict:
 
 
 def compare_samples(
-    samples: Samples, against: str, *, tolerance: Tolerance, confidence: float, share: bool, same: bool = False
+    samples: Samples,
+    against: str,
+    *,
+    tolerance: Tolerance,
+    confidence: float,
+    metric: str,
+    row: Metric | None = None,
+    same: bool = False,
 ) -> Comparison:
-    """Compare a candidate's sample with the reference's, called `against`; a metric that is a `share` is above 0."""
+    """Compare a candidate's sample with the reference's, called `against`.
+
+    The `row` is that of the metric; None if only its user or its results tell its direction and range.
+    """
+    if row is None:
+        span = samples[0].span if math.isfinite(samples[0].span) else None
+        tolerance.require_that_it_can_fail(metric, samples[0].direction, span)
     try:
         found = compare(*samples, tolerance=tolerance, confidence=confidence, same=same)
     except ComparisonError as error:
         raise ComparisonError(f"cannot be compared with the {against}: {error}") from None
-    if share:
+    if is_share(samples[0], row):
         require_a_share(tolerance, found.reference, against, samples[0].direction)
     return replace(found, against=against)
+
+
+def is_share(sample: Sample, row: Metric | None) -> bool:
+    """Whether a metric has no value below 0; KL divergence and TER may be compared with 0."""
+    return sample.direction == "higher" and sample.lowest == 0 if row is None else row.lowest > 0
+
+
+def row_changes(samples: Samples, found: Comparison) -> tuple[str, ...]:
+    """Say how many rows changed, and of right-or-wrong rows that are independent McNemar's exact p-value."""
+    candidate, reference = samples[0], with_rows(samples[1], samples[0])
+    if candidate.by_row is None or reference.by_row is None:
+        return ()
+    now, then = candidate.by_row.sums[:, 0], reference.by_row.sums[:, 0]
+    lower, higher = int((now < then).sum()), int((now > then).sum())
+    if candidate.outcomes is None or reference.outcomes is None:
+        return (f"{lower:,} row{'s' * (lower != 1)} with a lower score, {higher:,} with a higher one",)
+    text = f"{lower:,} {'row was' if lower == 1 else 'rows were'} right and now wrong, {higher:,} the other way round"
+    is_independent = found.clusters == len(now)
+    return (f"{text} (McNemar's exact two-sided p = {mcnemar(lower, higher):.4g})" if is_independent else text,)
 
 
 def require_a_share(tolerance: Tolerance, reference: float, against: str, direction: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from pytest_lmgate.measure.likelihoods import (
     TargetLikelihoods,
 )
 from pytest_lmgate.measure.measurement import Measurement
+from pytest_lmgate.measure.results import ResultScores, ResultsRequest
 from pytest_lmgate.measure.rows import require_questions, require_references
 from pytest_lmgate.measure.sampled import SampledDivergences, SelfDivergences
 from pytest_lmgate.measure.texts import GeneratedTexts, require_extraction, text_metric
@@ -39,6 +40,7 @@ from pytest_lmgate.settings.gate_options import (
     TextRequest,
 )
 from pytest_lmgate.settings.gates import EvaluationSpec, FixtureReference, Gate, How, RevisedModel
+from pytest_lmgate.settings.metrics import METRICS
 
 Metrics = Mapping[str, TextMetric]  # those that users registered, by name
 _EXPECTED_MODEL = (
@@ -57,6 +59,10 @@ class ModelRef:
     function: Callable[[list[Any]], Any] | None = None  # a system that is only a function from prompts to texts
     revision: str | None = None  # the user's word that nothing else has changed
 
+    @property
+    def is_results(self) -> bool:
+        return self.spec is not None and self.spec.results is not None
+
 
 @dataclass(frozen=True)
 class DataRef:
@@ -74,7 +80,7 @@ class Bound:
 
     Attributes:
         what: As the user wrote it.
-        model: None for given texts, and before its fixture has run. So are data and reference.
+        model: None for given texts, and before its fixture has run. So are data, also for results, and reference.
         reference: The other model of a divergence.
         scorer: Of texts, the metric, with its options or the task's own code.
         measurement: The kind of measurement; None where no model runs, and before the dataset is known. For an
@@ -129,7 +135,7 @@ class Names:
             given, revision = given.model, given.revision
         if isinstance(given, str | Path):
             name, spec = self._model_entry(given)
-            backend = backend_name(name, spec, self._users_backends)
+            backend = "" if spec.results else backend_name(name, spec, self._users_backends)
             return ModelRef(name, spec, backend, revision=revision)
         is_function = callable(given) and not hasattr(given, "forward") and not hasattr(given, "tokenizer")
         if is_function and revision is None:
@@ -260,26 +266,37 @@ def bind_gate(
     """Resolve everything that a gate names; `resolve` replaces a fixture reference by the fixture's value."""
     bound = bind(gate.evaluation.resolved(resolve), names, metrics)
     _require_direction(bound.scorer, gate.direction)
+    if isinstance(bound.asked, ResultsRequest):
+        bound = replace(bound, asked=replace(bound.asked, direction=gate.direction))
     if gate.reference is None:
         return BoundGate(gate, bound)
+    what = gate.reference.resolved(resolve)
+    other = _resolved("against", what.model, names.model)
+    if bound.model is not None and other is not None and bound.model.is_results != other.is_results:
+        results = bound.model.name if bound.model.is_results else other.name
+        raise ConfigError.of("against", f"expected results on both sides or on none; only {results!r} is results")
+    files = [_results_path(each, names) for each in (bound.model, other)]
+    if files[0] is not None and files[0] == files[1]:
+        raise ConfigError.of("against", f"it reads the same results, {files[0]}, so the gate could never fail")
     with naming_argument("against"):
-        return BoundGate(gate, bound, bind(gate.reference.resolved(resolve), names, metrics))
+        return BoundGate(gate, bound, bind(what, names, metrics))
 
 
 def bind(what: EvaluationSpec, names: Names, metrics: Metrics) -> Bound:
     """Resolve everything that an evaluation names."""
     how = what.how
-    model, reference, data = (
-        _resolved(argument, given, find)
-        for argument, given, find in (
-            ("model", what.model, names.model),
-            ("reference", what.reference, names.model),
-            ("dataset", what.dataset, names.dataset),
-        )
+    model, reference = (
+        _resolved(argument, given, names.model)
+        for argument, given in (("model", what.model), ("reference", what.reference))
     )
+    if results := next((each for each in (model, reference) if each is not None and each.is_results), None):
+        return _bind_results(what, results)
+    data = _resolved("dataset", what.dataset, names.dataset)
     scorer = None
     if isinstance(how, TextRequest):
         entry = (data.name, data.spec) if data is not None and data.is_entry else None
+        if how.options and how.metric not in METRICS:
+            raise ConfigError.of("variant", f"only results have filters, and the model {what.model_name!r} has none")
         scorer = text_metric(how, metrics, entry, names.project.folder)
     elif model is not None and model.function is not None:
         raise ConfigError(_EXPECTED_MODEL.format(type(model.function).__name__))
@@ -293,6 +310,29 @@ def bind(what: EvaluationSpec, names: Names, metrics: Metrics) -> Bound:
     kind, by_rows = _measurement(how, data)
     kind.require_arguments(what.metric, data.name, data.spec, how)
     return Bound(what, model, data, reference, scorer, kind, ChoiceRequest() if kind is ChoicesByTask else how, by_rows)
+
+
+def _bind_results(what: EvaluationSpec, model: ModelRef) -> Bound:
+    """Resolve an evaluation of results, whose metrics and tasks are those of the files."""
+    how = what.how
+    if what.metric in METRICS or not isinstance(how, TextRequest):
+        raise ConfigError(
+            f"{what.metric} runs a model, but {model.name!r} is results, which are only read: use metric_min, "
+            f"metric_max or no_regression with a metric of its files; one that they too call {what.metric} is written "
+            f"with its filter, as in '{what.metric},none'"
+        )
+    if said := how.generation.given:
+        raise ConfigError.of(next(iter(said)), f"{model.name!r} is results, which are only read; remove it")
+    variant = dict(how.options).get("variant", "")
+    for argument, value in (("variant", variant), ("dataset", what.dataset)):
+        if not isinstance(value, str | FixtureReference):
+            raise ConfigError.of(argument, f"of results expected a name of their files, got {type(value).__name__}")
+    return Bound(what, model, measurement=ResultScores, asked=ResultsRequest(variant))
+
+
+def _results_path(model: ModelRef | None, names: Names) -> Path | None:
+    spec = None if model is None or model.spec is None else model.spec.results_spec
+    return None if spec is None else names.project.path(spec.path).resolve()
 
 
 def _resolved(argument: str, given: Any, find: Callable[[Any], Any]) -> Any:

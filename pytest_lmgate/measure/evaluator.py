@@ -20,6 +20,7 @@ from pytest_lmgate.measure.likelihoods import CausalLikelihoods, ConditionalLike
 from pytest_lmgate.measure.lookup import Measurements
 from pytest_lmgate.measure.loop import Log
 from pytest_lmgate.measure.measurement import Measurement, identity_of, weights_of
+from pytest_lmgate.measure.results import ResultScores
 from pytest_lmgate.measure.sources import Resolver
 from pytest_lmgate.measure.texts import TextFunction, identity_of_texts, score_function
 from pytest_lmgate.metrics.divergence import Divergence, divergence
@@ -139,6 +140,23 @@ class Evaluator:
             seconds=time.monotonic() - started,
         )
 
+    def evaluate_beside(self, what: Bound, other: Bound, score: Score) -> tuple[Score, Score]:
+        """Measure what a score of `what` is compared with; two results are then on the same rows, by one scale."""
+        reference = self.evaluate(other)
+        if what.measurement is not ResultScores:
+            return score, reference
+        ours, theirs = self.open(what), self.open(other)
+        assert isinstance(ours, ResultScores)
+        assert isinstance(theirs, ResultScores)
+        pair, *scores = ours.paired_with(theirs)
+        tools, where = [each.data.run.tool for each in (ours, theirs)], f"{ours.words} against {theirs.model.name}"
+        if pair.unchecked:
+            self.log.remark(f"{where}: not checked, as the files do not tell: {', '.join(pair.unchecked)}")
+        if tools[0] != tools[1]:
+            self.log.remark(f"{where}: measured by {tools[0]} and {tools[1]}")
+        first, second = (made.placed_as(each) for made, each in zip(scores, (score, reference), strict=True))
+        return first, second
+
     def cached_statistics(self, what: EvaluationSpec | Bound) -> tuple[Measurement[Any], Any]:
         """Return the measurement of an evaluation, and its statistics if this session has them, else None."""
         measurement = self.open(self.bind(what))
@@ -158,6 +176,9 @@ class Evaluator:
         what, kind, find = bound.what, bound.measurement, self.resolver
         assert kind is not None
         assert bound.model is not None
+        if kind is ResultScores:
+            read = find.results(bound.model, what.dataset, what.metric, bound.asked.variant)
+            return ResultScores(what.metric, *read, bound.asked)
         assert bound.data is not None
         model = self._model(bound.model, bound.data)
         others = [self._model(bound.reference, bound.data)] if bound.reference else []
@@ -186,6 +207,9 @@ class Evaluator:
         """Return what to measure, unless a comparison needs something else."""
         measurement = self.open(bound)
         expect(measurement.shared, measurement.model.device)
+        if isinstance(measurement, ResultScores):
+            for remark in measurement.data.run.remarks:
+                self.log.remark(remark)
         self._mention_dates(measurement)
         self._mention_joining(measurement)
         return measurement

@@ -222,7 +222,8 @@ class Measurements:
     def _keep(self, measurement: Measurement[T], measured: T, uncacheable: str) -> None:
         address = measurement.fingerprint.address
         # Workers of a cluster are other machines.
-        hardware = "" if self.options.executor else hardware_of(measurement.model.device)
+        device = measurement.model.device  # empty where no model ran here
+        hardware = "" if self.options.executor or not device else hardware_of(device)
         self._hardware[address] = hardware
         if uncacheable:
             self._shared.append(address)

@@ -22,6 +22,7 @@ from pytest_lmgate.errors import LmgateError, escape_controls
 from pytest_lmgate.measure.binding import Bound
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.measurement import Measurement
+from pytest_lmgate.measure.results import ResultScores
 from pytest_lmgate.measure.texts import GeneratedTexts
 from pytest_lmgate.settings.gate_options import Signature
 from pytest_lmgate.settings.gates import EvaluationSpec, FixtureReference
@@ -44,6 +45,7 @@ class PlannedMeasurement:
     seconds: float | None = None  # estimated time left, without loading; None if the speed is unknown
     # approximate bytes of memory of each of its models, by name; 0 if unknown
     weights: dict[str, int] = field(default_factory=dict)
+    is_read: bool = False  # whether it is read from results, so that nothing is left to measure
     metrics: list[str] = field(default_factory=list)  # the metrics that use it, in `gates` gates
     gates: int = 0
 
@@ -90,8 +92,11 @@ class Plan:
 
     def _looked_up(self, evaluator: Evaluator, measurement: Measurement[Any]) -> PlannedMeasurement:
         lookup, partial = evaluator.measurements.planned(measurement)
-        planned = PlannedMeasurement(measurement.words, _protocol(measurement), lookup.hit, lookup.changed)
-        if lookup.hit:
+        is_read = isinstance(measurement, ResultScores)
+        planned = PlannedMeasurement(
+            measurement.words, _protocol(measurement), lookup.hit, lookup.changed, is_read=is_read
+        )
+        if lookup.hit or is_read:
             return planned
         tokenizer = next((model.tokenizer for model in measurement.models if model.tokenizer), None)
         planned.weights = {model.name: model.weight_bytes for model in measurement.models}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytest_lmgate.cache.fingerprint import FileDigests
 from pytest_lmgate.cache.store import logs_of
 from pytest_lmgate.data.corpus import Corpus, corpus_from_rows, read_corpus, read_rows, rows_in_memory
+from pytest_lmgate.data.results.rows import Columns, ResultRun
+from pytest_lmgate.data.results.rows import read as read_results
 from pytest_lmgate.data.tags import read_tags
 from pytest_lmgate.engines.base import Backend, Model, ModelEntry
 from pytest_lmgate.engines.devices import device_ingredients
@@ -21,6 +23,7 @@ from pytest_lmgate.errors import ConfigError, escape_controls
 from pytest_lmgate.identity.code import replaced_in_libraries, summarize
 from pytest_lmgate.identity.files import Snapshot
 from pytest_lmgate.measure.binding import DataRef, ModelRef, Names
+from pytest_lmgate.measure.results import TaskResults, results_model
 from pytest_lmgate.measure.rows import DatasetRows, mappings
 from pytest_lmgate.settings.entries import DatasetSpec, ModelSpec
 from pytest_lmgate.settings.file import Project
@@ -100,7 +103,7 @@ class Resolver:
         self._project, self._options, self._digests, self._users_backends = project, options, digests, users_backends
         self._cluster, self._note = cluster, note
         self._described: dict[str, Model] = {}
-        self._datasets: dict[tuple[str, str, str], tuple[Snapshot, Any]] = {}
+        self._files_read: dict[tuple[str, str, str], tuple[Snapshot, Any]] = {}
         self.workers = options.workers  # processes that will load a model, and share the processors
         self.names, self.code = Names(project, users_backends), CachePolicy()
 
@@ -117,6 +120,8 @@ class Resolver:
     def model(self, given: Any) -> Model:
         """Describe a model, given as in a gate or already resolved."""
         ref = given if isinstance(given, ModelRef) else self.names.model(given)
+        if ref.is_results:
+            raise ConfigError(f"model: expected one that runs, but {ref.name!r} is results, which only gates read")
         if ref.spec is not None:
             return self._from_files(ref, ref.spec)
         if ref.pair is None:
@@ -126,6 +131,22 @@ class Resolver:
         pair, size = ref.pair, self._project.spec.defaults.batch_size
         model = self._on_device(describe_in_memory(pair, batch_size=size, workers=self.workers))
         return self.code.with_cache_policy(model, ref.revision, f"{id(pair[0])} {id(pair[1])}", pair)
+
+    def results(self, ref: ModelRef, task: str, metric: str, variant: str) -> tuple[Model, TaskResults]:
+        """Read a task's results; the model is what measured them, by the content of its files."""
+        spec = None if ref.spec is None else ref.spec.results_spec
+        assert spec is not None
+        path, digest = self._project.path(spec.path), _size if self._options.looks else self._digests.digest
+
+        def read() -> tuple[ResultRun, dict[str, str]]:
+            run = read_results(path, Columns(spec.id, spec.score, spec.cluster))
+            files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+            return run, {f"results/{file.relative_to(path).as_posix()}": digest(file) for file in files}
+
+        run, content = self._read(("results", ref.name, repr(spec)), [path], read)
+        found = run.find(task, metric, variant)
+        series = replace(found, direction=found.direction or spec.better)
+        return results_model(ref.name, content), TaskResults(task, series, run)
 
     def corpus(self, given: Any) -> Corpus:
         """Read a dataset's texts."""
@@ -138,7 +159,7 @@ class Resolver:
             )
         path = self._project.path(ref.spec.path) if ref.spec.path else None
         read = partial(read_corpus, ref.spec, path, name=ref.name, offline=self._options.offline)
-        return self._read("texts", ref, read)
+        return self._read_entry("texts", ref, read)
 
     def rows(self, given: Any) -> DatasetRows:
         """Read a dataset's rows with all their columns, and those of its few-shot examples."""
@@ -149,7 +170,7 @@ class Resolver:
                 ref.rows,
                 lambda: DatasetRows(ref.name, ref.spec, mappings(rows_in_memory(ref.rows, of="rows"), ref.name)),
             )
-        return self._read("rows", ref, lambda: self._rows(ref.name, ref.spec))
+        return self._read_entry("rows", ref, lambda: self._rows(ref.name, ref.spec))
 
     def _rows(self, name: str, spec: DatasetSpec) -> DatasetRows:
         path = self._project.path(spec.path) if spec.path else None
@@ -162,17 +183,20 @@ class Resolver:
         rows = mappings(found, name)
         return DatasetRows(name, spec, rows, examples, read_tags(rows, spec.tag_columns, name))
 
-    def _read(self, kind: str, ref: DataRef, read: Callable[[], T]) -> T:
-        """Read a dataset once a session, and again if its files changed."""
-        key, spec = (kind, ref.name, repr(ref.spec)), ref.spec
-        if key in self._datasets and not self._datasets[key][0].moved:
-            return self._datasets[key][1]  # type: ignore[no-any-return]
+    def _read_entry(self, kind: str, ref: DataRef, read: Callable[[], T]) -> T:
+        paths = [self._project.path(each) for each in (ref.spec.path, ref.spec.examples) if each]
+        return self._read((kind, ref.name, repr(ref.spec)), paths, read)
+
+    def _read(self, key: tuple[str, str, str], paths: Iterable[Path], read: Callable[[], T]) -> T:
+        """Read files once a session, and again if they changed."""
+        if key in self._files_read and not self._files_read[key][0].moved:
+            return self._files_read[key][1]  # type: ignore[no-any-return]
         files: list[Path] = []
-        for path in (self._project.path(each) for each in (spec.path, spec.examples) if each):
+        for path in paths:
             files += [path, *path.rglob("*")] if path.is_dir() else [path]
         snapshot, found = Snapshot.of(files), read()
         if snapshot.is_settled:
-            self._datasets[key] = snapshot, found
+            self._files_read[key] = snapshot, found
         return found
 
     def _from_files(self, ref: ModelRef, spec: ModelSpec) -> Model:

@@ -19,6 +19,7 @@ from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.likelihoods import CausalLikelihoods, ConditionalLikelihoods, MaskedLikelihoods
 from pytest_lmgate.measure.measurement import Measurement, digest_of_targets
+from pytest_lmgate.measure.results import ResultScores
 from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.settings.gates import EvaluationSpec
 from pytest_lmgate.windows.places import TargetPlaces, places_of_pairs, places_of_pieces, places_of_windows
@@ -75,7 +76,9 @@ def targets_of(evaluator: Evaluator, what: EvaluationSpec | Bound, cache: Places
 def tags_of(evaluator: Evaluator, what: EvaluationSpec | Bound) -> Tags:
     """Return the tags of the rows in a score's sample, by column."""
     bound = evaluator.bind(what)
-    measurement = evaluator.open(bound) if bound.measurement in _OF_TARGETS else None
+    measurement = evaluator.open(bound) if bound.measurement in (*_OF_TARGETS, ResultScores) else None
+    if isinstance(measurement, ResultScores):
+        return measurement.data.tags
     if not isinstance(measurement, OfCorpus):
         return evaluator.resolver.rows(bound.data).tags
     rows = _rows(measurement)

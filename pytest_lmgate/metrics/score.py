@@ -117,6 +117,11 @@ class Score(float):
         where = {"model": model, "dataset": dataset, "fingerprint": fingerprint, "cached": cached, "seconds": seconds}
         return _rebuild(float(self), {**vars(self), **where})
 
+    def placed_as(self, other: Score) -> Score:
+        """Return this score with the names and the address of another one of the same measurement."""
+        names = ("model", "dataset", "fingerprint", "cached", "seconds")
+        return self.placed(**{name: getattr(other, name) for name in names})
+
     def identified(self, data: str, **others: str) -> Score:
         """Return this score with the identity of its sample: digests of the data and the rest."""
         found = self.sample

@@ -156,7 +156,7 @@ class GateSession:
         """Return the names of the models that a test's gates load, which only one worker of xdist should load."""
         evaluator, evaluations = self.evaluations(item)
         project = evaluator.project
-        served = {name for name, model in project.spec.models.items() if model.server}
+        served = {name for name, model in project.spec.models.items() if model.server or model.results}
         names = [name for each in evaluations for name in each.what.loaded_names if name not in served]
         return list(dict.fromkeys(f"{project.folder}: {name}" for name in names))
 

@@ -220,9 +220,11 @@ def plan_lines(measurements: Sequence[PlannedMeasurement], problems: Sequence[st
     for measurement in measurements:
         if measurement.why:
             lines.append(f"{_name(measurement)}: {', '.join(measurement.why)}")
-    todo = [measurement for measurement in measurements if not measurement.is_cached]
+    read = sum(measurement.is_read for measurement in measurements)
+    todo = [measurement for measurement in measurements if not (measurement.is_cached or measurement.is_read)]
     begun = sum(measurement.done > 0 for measurement in todo)
-    summary = f"{len(measurements) - len(todo)} cached, {begun} begun, {len(todo) - begun} to be made"
+    cached = f"{len(measurements) - len(todo) - read} cached, {f'{read} read from results, ' if read else ''}"
+    summary = f"{cached}{begun} begun, {len(todo) - begun} to be made"
     lines.append(f"{counted(len(measurements), 'measurement')}: {summary}")
     return [*lines, *(_totals(todo) if todo else []), *problems]
 
@@ -247,8 +249,8 @@ def _totals(todo: Sequence[PlannedMeasurement]) -> list[str]:
 
 def _row(measurement: PlannedMeasurement) -> tuple[str, ...]:
     name, gates, protocol = _name(measurement), str(measurement.gates), measurement.protocol
-    if measurement.is_cached:
-        return "cached", name, gates, "", "", "", protocol
+    if measurement.is_cached or measurement.is_read:
+        return "read" if measurement.is_read else "cached", name, gates, "", "", "", protocol
     state = f"{math.floor(100 * measurement.done)}% done" if measurement.done else "to measure"
     tokens = seconds = "?"
     if measurement.tokens is not None:

@@ -285,6 +285,8 @@ def convert(given: Mapping[str, Any], kind: type[T], *, strict: bool = True) -> 
         try:
             return msgspec.convert(given, kind, strict=strict)
         except msgspec.ValidationError as error:  # as in "Expected `int`, got `str` - at `$.limit`"
+            if absent := re.search(r"missing required field `(\w+)`$", str(error)):
+                raise ConfigError.of(absent[1], "it is required, but it is not there") from None
             wrong = re.split(r"\W", str(error).rpartition("$.")[2])[0]
     field = next(each for each in structs.fields(kind) if each.encode_name == wrong)
     raise ConfigError.of(wrong, _problem(field, given[wrong]))

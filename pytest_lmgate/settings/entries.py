@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import fields
 
 from pytest_lmgate.errors import ConfigError, nearest
 from pytest_lmgate.settings.extraction import Steps, read_extractions
@@ -106,14 +107,35 @@ class ServerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     together: bool = False
 
 
+class ResultsSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Results that another tool measured, under ``results:`` of a model.
+
+    Attributes:
+        path: File or folder of lm-evaluation-harness, inspect_ai, lighteval or Every Eval Ever, or a table, relative to
+            lmgate.yaml.
+        id: Column of a table that names the row.
+        score: Column of a table with the row's score.
+        cluster: Column of a table with what rows that belong together share.
+        better: Which scores are better, if neither the files nor the metric's name tell.
+    """
+
+    path: Annotated[str, Meta(min_length=1)]
+    id: str = ""
+    score: str = ""
+    cluster: str = ""
+    better: Literal["higher", "lower"] | None = None
+
+
 class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One entry of ``models:``; exactly one of `path`, `hub` and `server` is given, unless `backend` names an engine.
+    """One entry of ``models:``: exactly one of `path`, `hub`, `server` and `results`, unless `backend` names an engine.
 
     Attributes:
         path: Folder of the checkpoint, relative to lmgate.yaml.
         hub: Hub id, as in ``org/name``.
         server: Address of a server that runs the model, as in ``http://localhost:8000/v1``, or how to start one, as in
             ``{command: "vllm serve models/int8 --port {port}"}``.
+        results: File or folder of results that another tool measured, which gates read and no model runs; of a table
+            with its columns, as in ``{path: scores.csv, id: question, score: correct}``.
         model: The server's name for the model.
         key: Environment variable with the server's key.
         revision: Branch, tag or commit of the hub id. With a path, any text; change it when code changes that this
@@ -138,6 +160,7 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     path: str | None = None
     hub: str | None = None
     server: str | ServerSpec | None = None
+    results: Annotated[str, Meta(min_length=1)] | ResultsSpec | None = None
     model: str | None = None
     key: str | None = None
     revision: str | None = None
@@ -154,8 +177,12 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.backend is None or self.path or self.hub or self.server:
-            _exactly_one(path=self.path, hub=self.hub, server=self.server)
+        if self.results is not None:
+            for field in fields(ModelSpec):
+                if field.name != "results" and getattr(self, field.name) not in (None, False, {}):
+                    raise ConfigError.of(field.name, "results: are only read, so no other key has a use; remove it")
+        elif self.backend is None or self.path or self.hub or self.server:
+            _exactly_one(path=self.path, hub=self.hub, server=self.server, results=self.results)
         if self.trust and not self.hub:
             raise ConfigError.of("trust", "expected it at a model with hub:, since only the hub's cache names files so")
         for key, instead in _BESIDE_LOAD.items():
@@ -166,6 +193,10 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                 raise ConfigError.of(f"tokenizer.{key}", f"the key {_BESIDE_TOKENIZER[key]}: of the model decides it")
         if not isinstance(self.tokenizer_path, str | None):
             raise ConfigError.of("tokenizer.path", f"expected a folder or a hub id, got {self.tokenizer_path!r}")
+
+    @property
+    def results_spec(self) -> ResultsSpec | None:
+        return ResultsSpec(path=self.results) if isinstance(self.results, str) else self.results
 
     @property
     def tokenizer_path(self) -> str | None:

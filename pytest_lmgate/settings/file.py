@@ -15,7 +15,7 @@ import yaml
 
 from pytest_lmgate.errors import ConfigError, LmgateError, nearest
 from pytest_lmgate.settings.decoding import convert, parse_marker
-from pytest_lmgate.settings.entries import DatasetSpec, Defaults, ModelSpec, ProjectSpec, ServerSpec
+from pytest_lmgate.settings.entries import DatasetSpec, Defaults, ModelSpec, ProjectSpec, ResultsSpec, ServerSpec
 from pytest_lmgate.settings.gates import Gate
 from pytest_lmgate.settings.metrics import MARKER_NAMES
 from pytest_lmgate.settings.options import FILE_NAME, find_project_file, misspelt, read_project_file
@@ -120,8 +120,9 @@ class _Document:
     def entry(self, data: object, kind: type[Any], *keys: str) -> Any:
         entry = self.mapping(data, *keys)
         self.require_known(entry, (each.encode_name for each in msgspec.structs.fields(kind)), *keys)
-        if kind is ModelSpec and isinstance(entry.get("server"), dict):
-            self.entry(entry["server"], ServerSpec, *keys, "server")  # an error names the key in it
+        for key, inside in (("server", ServerSpec), ("results", ResultsSpec)) if kind is ModelSpec else ():
+            if isinstance(entry.get(key), dict):
+                self.entry(entry[key], inside, *keys, key)  # an error names the key in it
         try:
             return convert(entry, kind)
         except ConfigError as error:

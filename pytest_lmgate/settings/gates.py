@@ -23,7 +23,7 @@ from pytest_lmgate.settings.gate_options import (
     TextRequest,
     WindowProtocol,
 )
-from pytest_lmgate.settings.metrics import MARKERS, METRICS, NO_REGRESSION, USERS_METRIC
+from pytest_lmgate.settings.metrics import MARKERS, METRICS, NO_REGRESSION, USERS_METRIC, Direction
 
 How = WindowProtocol | TextRequest | ChoiceRequest | MaskedRequest | DivergenceRequest | SelfDivergenceRequest
 Level = Annotated[float, Meta(gt=0.5, lt=1)]
@@ -277,7 +277,7 @@ class LimitGate(BaseGate, frozen=True, kw_only=True):
     uses_baseline = False
 
     @property
-    def direction(self) -> str:
+    def direction(self) -> Direction:
         return "higher" if self.marker.endswith("_min") else "lower"
 
     @property
@@ -306,7 +306,7 @@ class NoRegression(BaseGate, frozen=True, kw_only=True):
     tolerance: Tolerance
     against: Any = "baseline"
     confidence: Level = 0.95
-    direction: str | None = None
+    direction: Direction | None = None
     same: bool = False
 
     def __post_init__(self) -> None:

@@ -25,11 +25,12 @@ _MODEL = (
 )
 _TEXTS = "Instead of model and dataset it takes predictions=[...], references=[[...], ...]."
 _MEANINGS = {
-    "metric": "Name of the metric, such as ppl, or of a registered one.",
+    "metric": "Name of the metric, such as ppl, or of a registered one, or as the files of results name it.",
     "model": "A name of lmgate.yaml, a path, a hub id, a (model, tokenizer) pair, a pipeline, or lmgate.fixture(...).",
     "reference": "The model to compare with, given as a model is.",
     "dataset": "A name of lmgate.yaml, a path, a hub id, texts, mappings, a datasets.Dataset, or lmgate.fixture(...).",
 }
+_FILTER = "The filter, where the files of results have the metric under several; only results have filters."
 _ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n     +.*)*)", re.MULTILINE)
 
 
@@ -76,7 +77,7 @@ def arguments_help(name: str) -> dict[str, tuple[str, str]]:
         found = {each.name: (_default(each), (_MEANINGS | judging)[each.name]) for each in _of_all_metrics()}
         return {**found, "...": ("", "The arguments of the metric's own marker, by name.")}
     row = MARKERS.get(name) or FIXTURES[name]
-    meanings, defaults = judging, {}
+    meanings, defaults = {"variant": _FILTER, **judging}, {}
     for source, heading in _sources(row):
         meanings |= documented(source.__doc__ or "", heading)[1]
         if heading == "Args":
@@ -106,7 +107,7 @@ def documented(docstring: str, heading: str = "Attributes") -> tuple[str, dict[s
 
 
 # A model needs one of these; that it has only one is said where the file is read.
-_ANY_OF = {"ModelSpec": ("path", "hub", "server", "backend"), "DatasetSpec": ("path", "hub")}
+_ANY_OF = {"ModelSpec": ("path", "hub", "server", "results", "backend"), "DatasetSpec": ("path", "hub")}
 _NAME = {"type": "string", "minLength": 1}
 _PERCENT = {"type": "string", "pattern": r"^\s*[\d.]+\s*%\s*$"}
 # What a file says in another way than the record that is made of it.

@@ -118,9 +118,9 @@ _ROWS = (
 )
 # fmt: on
 
-USERS_METRIC = Metric("metric", "registered metric", "a registered metric of generated texts", "texts", "", None,
-                      lowest=-sys.float_info.max)  # fmt: skip
-"""The row of the metrics that users register; their names come as an argument."""
+USERS_METRIC = Metric("metric", "registered metric", "a registered metric of generated texts, or one of results",
+                      "texts", "", None, lowest=-sys.float_info.max, options=("variant",))  # fmt: skip
+"""The row of the metrics that users register, or that results have; their names come as an argument."""
 
 METRICS: Mapping[str, Metric] = {row.name: row for row in _ROWS}
 RESERVED = frozenset({*METRICS, USERS_METRIC.name})

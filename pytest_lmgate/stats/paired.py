@@ -121,7 +121,7 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]
         words = _PARTS.get(part, f"{part} differs")
         # Other texts have other tokens, which says nothing of how they were tokenized.
         if part != "targets" or ours.get("data") == theirs.get("data"):
-            differing.append(f"{words} ({here} here, {there} there)" if part in _SHOWN else words)
+            differing.append(f"{words} ({here} here, {there} there)" if part in _SHOWN or part not in _PARTS else words)
     return sorted(differing)
 
 

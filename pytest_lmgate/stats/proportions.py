@@ -158,3 +158,16 @@ def _at(changes: Changes, z: float, low: float, high: float) -> float:
     while (middle := (low + high) / 2) not in (low, high):
         low, high = (middle, high) if tango_z(changes, middle) > z else (low, middle)
     return middle
+
+
+def mcnemar(lost: int, gained: int) -> float:
+    """Return the exact two-sided p-value of "a row is lost as often as gained": ``2 P(X <= min)``, X ~ B(b + c, 1/2).
+
+    McNemar 1947, Psychometrika 12, 153-157; Liddell 1976 for the exact form.
+    """
+    n, term, total = lost + gained, 1, 0
+    for k in range(min(lost, gained) + 1):
+        total += term
+        term = term * (n - k) // (k + 1)
+    share: float = 2 * total / 2**n
+    return min(1.0, share)

@@ -126,6 +126,11 @@ class Sample:
         return self._rule.direction
 
     @property
+    def lowest(self) -> float:
+        """The lowest possible value."""
+        return self._rule.lowest
+
+    @property
     def _rule(self) -> Scale | Statistic:
         rule = self.scale or self.metric
         assert rule is not None

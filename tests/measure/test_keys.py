@@ -161,8 +161,8 @@ def test_no_key_of_a_dataset_is_accepted_and_unused(session: Evaluator, use: str
 
 # Entries of models, and what no model of the engine takes. Of engines that are not installed here only that is tried.
 ENGINES: dict[str, tuple[dict[str, Any], set[str]]] = {
-    "transformers": ({"path": "counter"}, {"hub", "server", "model", "key"}),
-    "vllm": ({"path": "counter", "backend": "vllm"}, {"hub", "server", "model", "key", "adapter"}),
+    "transformers": ({"path": "counter"}, {"hub", "server", "results", "trust", "model", "key"}),
+    "vllm": ({"path": "counter", "backend": "vllm"}, {"hub", "server", "results", "trust", "model", "key", "adapter"}),
     "server": (
         {
             "server": "http://localhost:9/v1",
@@ -171,18 +171,41 @@ ENGINES: dict[str, tuple[dict[str, Any], set[str]]] = {
             "load": {"context": 64},
             "revision": "1",
         },
-        {"path", "hub", "adapter", "dtype", "device", "batch_size", "trust_remote_code", "pickle_weights"},
+        {
+            "path",
+            "hub",
+            "results",
+            "trust",
+            "adapter",
+            "dtype",
+            "device",
+            "batch_size",
+            "trust_remote_code",
+            "pickle_weights",
+        },
     ),
     **dict.fromkeys(
         ("onnx", "llama.cpp"),
         (
             {"path": "a.onnx"},
-            {"hub", "server", "model", "key", "adapter", "dtype", "trust_remote_code", "pickle_weights"},
+            {
+                "hub",
+                "server",
+                "results",
+                "trust",
+                "model",
+                "key",
+                "adapter",
+                "dtype",
+                "trust_remote_code",
+                "pickle_weights",
+            },
         ),
     ),
 }
 MODEL_KEYS: dict[str, Any] = {
     "path": "backward", "hub": "org/name", "server": "http://localhost:7/v1", "model": "n", "key": "LMGATE_TEST_KEY",
+    "results": "out", "trust": "hub",
     "revision": "2", "tokenizer": "backward", "adapter": "adapter", "load": {"context": 32}, "dtype": "float16",
     "device": "cuda:1", "batch_size": 3, "chat_template_kwargs": {"thinks": False},
     "trust_remote_code": True, "pickle_weights": True,

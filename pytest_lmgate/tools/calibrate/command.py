@@ -125,6 +125,8 @@ def calibrated(evaluator: Evaluator, gate: Gate, runs: int) -> Calibrated:
     from pytest_lmgate.tools.calibrate.power import calibrate_limit, calibrate_tolerance
 
     bound = evaluator.bind_gate(gate)
+    if bound.bound.model is not None and bound.bound.model.is_results:
+        raise ConfigError(f"{gate.label}: it needs a model to run again, but {bound.bound.model.name!r} is results")
     sides: list[list[Run]] = [[] for _ in bound.sides]
     is_deterministic = False
     for number in range(runs):

@@ -49,9 +49,9 @@ def judge(
     as_json: AsJson = False,
 ) -> None:
     """Compare two results of an evaluation row by row; exit code 1 if a metric got worse, 3 if it cannot be judged."""
+    from pytest_lmgate.data.results.pairs import grouped, pairs_of
+    from pytest_lmgate.data.results.rows import Columns, read
     from pytest_lmgate.settings.gates import Tolerance
-    from pytest_lmgate.tools.judge_results.pairs import grouped, pairs_of
-    from pytest_lmgate.tools.judge_results.rows import Columns, read
     from pytest_lmgate.tools.judge_results.verdicts import Rules, judged
 
     reports = [parse_report(each) for each in report]

@@ -35,7 +35,11 @@ def judge(old: Path, new: Path, *options: str) -> Judged:
 
 
 def copied(source: Path, to: Path) -> Path:
-    return Path(shutil.copytree(source, to) if source.is_dir() else shutil.copy(source, to))
+    """Copy a folder or a file, with the bar in names of lighteval's files that not every file system has."""
+    copy = Path(shutil.copytree(source, to) if source.is_dir() else shutil.copy(source, to))
+    for file in [*copy.rglob("*~*")]:
+        file.rename(file.with_name(file.name.replace("~", "|")))
+    return copy
 
 
 def edit_json(path: Path, change: Callable[[Any], Any]) -> None:

@@ -12,8 +12,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from pytest_lmgate.tools.judge_results import inspect_logs, rows
-from pytest_lmgate.tools.judge_results.rows import Columns, ResultRow, ResultRun, Series, read
+from pytest_lmgate.data.results import inspect_logs, rows
+from pytest_lmgate.data.results.rows import Columns, ResultRow, ResultRun, Series, read
 from tests.tools.judge_results.judging import DATA, copied, edit_json, judge
 
 INSPECT = [DATA / "inspect" / f"{side}.eval" for side in ("old", "new")]
@@ -35,13 +35,7 @@ def logs(folder: Path, change: Callable[[dict[str, Any]], object] = lambda log: 
 
 
 def lighteval(folder: Path) -> list[Path]:
-    """Copy both output folders, with the bar in names of files that not every file system has."""
-    found = []
-    for side in ("old", "new"):
-        found.append(copied(DATA / "lighteval" / side, folder / side))
-        for file in [*found[-1].rglob("*~*")]:
-            file.rename(file.with_name(file.name.replace("~", "|")))
-    return found
+    return [copied(DATA / "lighteval" / side, folder / side) for side in ("old", "new")]
 
 
 def test_epochs_of_a_sample_of_inspect_are_one_cluster():
@@ -283,8 +277,11 @@ def test_a_table_with_bad_rows_is_an_error(columns: dict[str, list[Any]], says: 
 def test_a_column_that_is_not_there_is_named_with_the_nearest(tmp_path: Path):
     old, new = (table(tmp_path / f"{name}.csv", RIGHT) for name in ("old", "new"))
     assert "no column 'scor' (did you mean 'score'?)" in judge(old, new, "--id=id", "--score=scor").text
-    assert "expected --id COLUMN and --score COLUMN, got one of them" in judge(old, new, "--id=id").text
-    assert "with --id COLUMN and --score COLUMN" in judge(old, new).text
+    assert (
+        "expected the columns of ids and of scores (--id and --score, or id: and score: under results:), got one"
+        in judge(old, new, "--id=id").text
+    )
+    assert "whose columns are named: --id and --score, or" in judge(old, new).text
 
 
 def test_a_file_larger_than_the_limit_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

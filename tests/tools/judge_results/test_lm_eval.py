@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_lmgate.tools.judge_results.rows import read
+from pytest_lmgate.data.results.rows import read
 from tests.tools.judge_results.judging import DATA, copied, edit_json, judge
 
 OLD, NEW = DATA / "lm_eval" / "old", DATA / "lm_eval" / "new"

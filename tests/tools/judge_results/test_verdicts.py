@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import scipy.stats
 
-from pytest_lmgate.tools.judge_results.rows import Collected, ResultRow, read
-from pytest_lmgate.tools.judge_results.verdicts import mcnemar
+from pytest_lmgate.data.results.rows import Collected, ResultRow, read
+from pytest_lmgate.stats.proportions import mcnemar
 from tests.tools.judge_results.judging import DATA, judge
 
 OLD, NEW = DATA / "lm_eval" / "old", DATA / "lm_eval" / "new"

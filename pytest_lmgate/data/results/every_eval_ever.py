@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pytest_lmgate.data.results import rows
+from pytest_lmgate.data.results.rows import Columns, Facts, ResultRow, ResultRun, Told
 from pytest_lmgate.errors import DataError
-from pytest_lmgate.tools.judge_results import rows
-from pytest_lmgate.tools.judge_results.rows import Columns, Facts, ResultRow, ResultRun, Told
 
 _KEYS = ("schema_version", "evaluation_id", "model_id", "evaluation_name", "sample_id", "input", "evaluation")
 _SEEN = (b'"schema_version"', b'"evaluation_name"', b'"sample_id"')

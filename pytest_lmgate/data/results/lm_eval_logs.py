@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
+from pytest_lmgate.data.results import rows
+from pytest_lmgate.data.results.rows import Columns, Facts, Line, ResultRow, ResultRun, Series, Told
 from pytest_lmgate.errors import DataError
-from pytest_lmgate.tools.judge_results import rows
-from pytest_lmgate.tools.judge_results.rows import Columns, Facts, Line, ResultRow, ResultRun, Series, Told
 
 _DATE = r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?"
 _SAMPLES = re.compile(rf"samples_(.+)_({_DATE})\.jsonl")

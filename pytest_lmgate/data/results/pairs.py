@@ -14,11 +14,12 @@ from typing import Literal
 
 import msgspec
 
+from pytest_lmgate.data.results.rows import Facts, ResultRow, ResultRun, Series
 from pytest_lmgate.errors import ComparisonError, ConfigError, nearest
-from pytest_lmgate.tools.judge_results.rows import Facts, ResultRow, ResultRun, Series
 
 Missing = Literal["error", "drop"]
 _Rows = tuple[ResultRow, ...]
+_SIDES = ("OLD", "NEW")
 
 
 @dataclass(frozen=True)
@@ -51,16 +52,16 @@ def pairs_of(
     return [paired(before[name], after[name], missing) for name in both], remarks
 
 
-def paired(old: Series, new: Series, missing: Missing) -> Pair:
-    """Pair two series of one name."""
+def paired(old: Series, new: Series, missing: Missing, names: tuple[str, str] = _SIDES) -> Pair:
+    """Pair two series of one name; messages call the old and the new one by `names`."""
     try:
-        for side, series in (("OLD", old), ("NEW", new)):
+        for side, series in zip(names, (old, new), strict=True):
             if series.refused:
                 raise ComparisonError(f"{side}: {series.refused}; choose other metrics with --metric")
-        unchecked = _require_same_facts(old.facts, new.facts)
+        unchecked = _require_same_facts(old.facts, new.facts, names)
         if old.direction != new.direction:
-            raise ComparisonError(f"OLD says that {old.direction} is better, NEW {new.direction}")
-        before, after, dropped = _aligned(_by_key(old, "OLD"), _by_key(new, "NEW"), missing)
+            raise ComparisonError(f"{names[0]} says that {old.direction} is better, {names[1]} {new.direction}")
+        before, after, dropped = _aligned(_by_key(old, names[0]), _by_key(new, names[1]), missing, names)
         sides = [*zip(before, after, strict=True)]
         if differing := [now.id for then, now in sides if then.prompt and now.prompt and then.prompt != now.prompt]:
             raise ComparisonError(
@@ -136,11 +137,11 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def _require_same_facts(old: Facts, new: Facts) -> list[str]:
+def _require_same_facts(old: Facts, new: Facts, names: tuple[str, str]) -> list[str]:
     """Return the names of the facts that a file does not tell; ComparisonError if others differ."""
     sides = {field.name: (getattr(old, field.name), getattr(new, field.name)) for field in dataclasses.fields(Facts)}
     if differing := [
-        f"{name.replace('_', ' ')} ({then:.200} in OLD, {now:.200} in NEW)"
+        f"{name.replace('_', ' ')} ({then:.200} in {names[0]}, {now:.200} in {names[1]})"
         for name, (then, now) in sides.items()
         if then is not None and now is not None and then != now
     ]:
@@ -160,18 +161,20 @@ def _by_key(series: Series, side: str) -> dict[object, ResultRow]:
 
 
 def _aligned(
-    old: Mapping[object, ResultRow], new: Mapping[object, ResultRow], missing: Missing
+    old: Mapping[object, ResultRow], new: Mapping[object, ResultRow], missing: Missing, names: tuple[str, str]
 ) -> tuple[_Rows, _Rows, int]:
     """Return the rows that both sides have, in the order of the new ones, and how many others there are."""
     lost, added = ([row.id for key, row in one.items() if key not in other] for one, other in ((old, new), (new, old)))
     if (lost or added) and missing == "error":
-        said = [f"{len(ids):,} only in {side} ({_listed(ids)})" for side, ids in (("OLD", lost), ("NEW", added)) if ids]
+        said = [
+            f"{len(ids):,} only in {side} ({_listed(ids)})"
+            for side, ids in zip(names, (lost, added), strict=True)
+            if ids
+        ]
         same = len({*lost} & {*added})
         changed = f"; {same:,} rows of the same id have another document" if same else ""
-        raise ComparisonError(
-            f"the rows differ: {' and '.join(said)} of {len(old):,} and {len(new):,}{changed}; --missing drop compares "
-            "the common rows"
-        )
+        drop = "; --missing drop compares the common rows" if names == _SIDES else ""
+        raise ComparisonError(f"the rows differ: {' and '.join(said)} of {len(old):,} and {len(new):,}{changed}{drop}")
     if not (both := [key for key in new if key in old]):
         raise ComparisonError("the two have no row in common")
     return tuple(old[key] for key in both), tuple(new[key] for key in both), len(lost) + len(added)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_lmgate.data.readers import READERS
+from pytest_lmgate.data.results import rows
+from pytest_lmgate.data.results.rows import Columns, ResultRow, ResultRun
 from pytest_lmgate.errors import ConfigError, DataError, nearest
-from pytest_lmgate.tools.judge_results import rows
-from pytest_lmgate.tools.judge_results.rows import Columns, ResultRow, ResultRun
 
 _TEXTS = (("prompt", "question", "input"), ("reference", "target"), ("output", "prediction"))
 
@@ -22,7 +22,10 @@ def read(path: Path, columns: Columns) -> ResultRun | None:
     if reader is None or not path.is_file() or not any(needed):
         return None
     if not all(needed):
-        raise ConfigError(f"{path}: expected --id COLUMN and --score COLUMN, got one of them")
+        raise ConfigError(
+            f"{path}: expected the columns of ids and of scores (--id and --score, or id: and score: under results:), "
+            "got one of them"
+        )
     rows.require_small(path)
     tasks: dict[str, rows.Collected] = defaultdict(rows.Collected)
     for at, row in enumerate(reader(path, path.stem)):

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pytest_lmgate.errors import DataError
+from pytest_lmgate.errors import ConfigError, DataError, nearest
 from pytest_lmgate.settings.metrics import Direction
 
 _FORMATS = ("lm_eval_logs", "inspect_logs", "lighteval_details", "every_eval_ever", "tables")
@@ -115,6 +115,38 @@ class ResultRun:
     series: tuple[Series, ...] = ()
     remarks: tuple[str, ...] = ()
 
+    def find(self, task: str, metric: str, filter_: str = "") -> Series:
+        """Return the series of a metric, alone or with its filter as in ``acc,none``; errors list what there is."""
+        of_task = [each for each in self.series if each.task == task]
+        self._require("dataset", "the results have no task", task, [each.task for each in self.series])
+        called = [(each.metric, f"{each.metric},{each.filter or 'none'}") for each in of_task]
+        self._require(
+            "metric",
+            f"the task {task!r} has no metric",
+            metric,
+            [name for name, _ in called],
+            *(full for _, full in called),
+        )
+        named = [each for each, names in zip(of_task, called, strict=True) if metric in names]
+        filters = list(dict.fromkeys(each.filter or "none" for each in named))
+        if filter_:
+            self._require("variant", f"{metric} of the task {task!r} has no filter", filter_, filters)
+            named = [each for each in named if (each.filter or "none") == filter_]
+        elif len(filters) > 1:
+            message = f"{metric} of the task {task!r} has several filters: expected one of {', '.join(filters)}"
+            raise ConfigError.of("variant", f"{self.path}: {message}")
+        where = f"{self.path}: {task}: {named[0].label}"
+        if len(named) > 1:
+            raise DataError(f"{where} is there twice: name the file or the folder of one run")
+        if named[0].refused:
+            raise DataError(f"{where} cannot be judged: {named[0].refused}")
+        return named[0]
+
+    def _require(self, argument: str, lacking: str, name: str, known: Sequence[str], *others: str) -> None:
+        if name not in (*known, *others):
+            listed = ", ".join(dict.fromkeys(known))
+            raise ConfigError.of(argument, f"{self.path}: {lacking} {name!r}{nearest(name, known)}; it has {listed}")
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -138,14 +170,15 @@ def read(path: Path, columns: Columns = Columns()) -> ResultRun:
             return run
     raise DataError(
         f"{path}: expected the results of lm-eval (--log_samples), inspect_ai, lighteval (--save-details) or "
-        f"Every Eval Ever, or a .jsonl, .csv or .parquet file with --id COLUMN and --score COLUMN; got "
+        f"Every Eval Ever, or a .jsonl, .csv or .parquet file whose columns are named: --id and --score, or id: "
+        f"and score: under results: of a model; got "
         f"{'none of them' if path.exists() else 'nothing of this name'}"
     )
 
 
 def _readers() -> Iterator[Callable[[Path, Columns], ResultRun | None]]:
     for module in _FORMATS:
-        yield import_module(f"pytest_lmgate.tools.judge_results.{module}").read
+        yield import_module(f"pytest_lmgate.data.results.{module}").read
     for point in entry_points(group="pytest_lmgate.results"):  # which takes time, so only where no format of ours fits
         yield point.load()
 
@@ -195,7 +228,7 @@ class Collected:
                     task=task,
                     metric=metric,
                     filter="" if filter_ == "none" else filter_,
-                    rows=tuple(rows),
+                    rows=tuple(sorted(rows, key=_place)),
                     direction=_direction(metric, said.higher),
                     facts=said.facts,
                     group=group,
@@ -204,6 +237,11 @@ class Collected:
                 )
             )
         return found
+
+
+def _place(row: ResultRow) -> list[tuple[int, str]]:
+    """Return by what rows are ordered: a tool may write them as they end, and a baseline needs one order."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", row.id)]
 
 
 def _direction(metric: str, higher: bool | None) -> Direction | None:

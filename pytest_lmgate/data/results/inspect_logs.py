@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from pytest_lmgate.data.results import rows
+from pytest_lmgate.data.results.rows import Columns, Facts, ResultRow, ResultRun, Series, Told
 from pytest_lmgate.errors import DataError
-from pytest_lmgate.tools.judge_results import rows
-from pytest_lmgate.tools.judge_results.rows import Columns, Facts, ResultRow, ResultRun, Series, Told
 
 _VALUES = {"C": 1.0, "I": 0.0, "N": 0.0, "P": 0.5}  # correct, incorrect, no answer, partial, as its metrics read them
 _ZSTD = 93

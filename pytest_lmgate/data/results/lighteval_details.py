@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_lmgate.data.readers import READERS
+from pytest_lmgate.data.results import rows
+from pytest_lmgate.data.results.rows import Columns, Facts, ResultRow, ResultRun, Series, Told
 from pytest_lmgate.errors import DataError
-from pytest_lmgate.tools.judge_results import rows
-from pytest_lmgate.tools.judge_results.rows import Columns, Facts, ResultRow, ResultRun, Series, Told
 
 _DETAILS = re.compile(r"details_(.+)_(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?)\.parquet")
 _GENERATION = ("generation_size", "stop_sequence", "num_samples", "generation_grammar")
