@@ -133,7 +133,9 @@ def close(ledger: Ledger, session: pytest.Session, *, run: str, broke: str) -> C
         from pytest_lmgate.report.formats import write_reports
 
         folder, results = config.invocation_params.dir, closing.results(call)
-        write_reports(results, reports, folder, closing.printed, closing.problems)
+        closing.notes += write_reports(
+            results, reports, folder, closing.printed, closing.problems, offline=options.flag(config, "offline")
+        )
     return closing
 
 
