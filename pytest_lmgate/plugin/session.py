@@ -392,7 +392,7 @@ def _registered(
     except LmgateError as error:
         raise pytest.UsageError(str(error)) from error
     except Exception as error:  # it is the user's code that ran
-        message = f"{_line_of(error, config, hook)}{hook}: {type(error).__name__}: {error}"
+        message = f"{line_of(error, config, hook)}{hook}: {type(error).__name__}: {error}"
         raise pytest.UsageError(message) from error
 
 
@@ -402,7 +402,8 @@ def _listed(given: Any, hook: str, kind: str) -> Iterable[Any]:
     return given
 
 
-def _line_of(error: Exception, config: pytest.Config, hook: str) -> str:
+def line_of(error: BaseException, config: pytest.Config, hook: str) -> str:
+    """Return the file and line of the user's hook in which an error arose; empty if it arose elsewhere."""
     files = {each.function.__code__.co_filename for each in getattr(config.hook, hook).get_hookimpls()}
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
     return f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
