@@ -21,6 +21,7 @@ INSTALLED := $(VENV)/.installed
 #   oldest  has the oldest versions that pyproject.toml allows, newest the newest that install, bare nothing optional. The
 #           first two run what rests on the versions of libraries, msgspec, YAML, jinja2, datasets, filelock, fsspec, typer,
 #           pytest and xdist, and leave gates, metrics, windows and wording to `make test`; bare runs what needs no tool.
+#   tracking  runs one page with trackio and MLflow, which want older versions of pillow and pyarrow than constraints.txt.
 TWO := -n 2 --dist worksteal
 OLD_WARNS := -W ignore::DeprecationWarning
 VLLM := tests/engines/vllm tests/engines/contract --engine vllm \
@@ -47,6 +48,7 @@ $(call leg,vllm,   vllm,       ,        ,                               -n 2 --d
 $(call leg,oldest, oldest,     ,        $(TESTERS),                     $(TWO) $(OLD_WARNS),   $(VERSIONED) tests/end_to_end/test_no_regression.py)
 $(call leg,newest, newest,     ,        $(TESTERS) liger-kernel triton, $(TWO),                $(VERSIONED))
 $(call leg,bare,   bare,       ,        ,                               ,                      $(BARE))
+$(call leg,tracking, tracking, ,        trackio mlflow,                 -k tracking,           tests/docs/test_pages.py)
 
 ENVIRONMENTS := $(sort $(foreach leg,$(LEGS),$(ENV_$(leg))))
 CODE := pytest_lmgate tests $(wildcard docs example_project benchmarks)
@@ -129,6 +131,7 @@ PIP_vllm := --no-deps -r constraints-vllm.txt -e .
 PIP_oldest := -c build/oldest.txt -e . $(BESIDE_oldest)
 PIP_newest := $(TORCH) -e . $(BESIDE_newest)
 PIP_bare := $(TORCH) -e .
+PIP_tracking := $(TORCH) -e . $(BESIDE_tracking)
 NEEDS_extras := constraints.txt $(WHEELS)/.compiled
 NEEDS_vllm := constraints-vllm.txt
 NEEDS_oldest := build/oldest.txt

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pytest_lmgate.cli.console import AsJson, show
-from pytest_lmgate.errors import RecordError
+from pytest_lmgate.errors import RecordError, escape_controls
 from pytest_lmgate.report.formats import STDOUT, shared_file, write_reports
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ def report(
     html: Annotated[str, typer.Option("--html", metavar="FILE", help="Write a self-contained HTML page.")] = "",
     markdown: Annotated[str, typer.Option("--markdown", metavar="FILE", help="For a pull request; - is stdout.")] = "",
     openmetrics: Annotated[str, typer.Option("--openmetrics", metavar="FILE", help="For GitLab, Prometheus.")] = "",
+    eval_results: Annotated[str, typer.Option("--eval-results", metavar="DIR", help="For models on the HF hub.")] = "",
     github: Annotated[bool, typer.Option("--github", help="Print annotations of GitHub Actions.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -28,11 +29,12 @@ def report(
     from pytest_lmgate.judge.result import read_results
     from pytest_lmgate.report.wording import counts
 
-    requested = {"html": html, "markdown": markdown, "openmetrics": openmetrics, "github": STDOUT if github else ""}
+    requested = {"html": html, "markdown": markdown, "openmetrics": openmetrics, "eval-results": eval_results}
+    requested["github"] = STDOUT if github else ""
     wanted = [(kind, destination) for kind, destination in requested.items() if destination]
     if not wanted:
         raise typer.BadParameter(
-            "expected a report to make: --html FILE, --markdown FILE, --openmetrics FILE or --github"
+            "expected a report to make: --html FILE, --markdown FILE, --openmetrics FILE, --eval-results DIR, --github"
         )
     try:
         results = read_results(file.read_bytes(), str(file))
@@ -54,7 +56,8 @@ def made(results: Results, wanted: Sequence[tuple[str, str]]) -> list[str]:
         raise typer.BadParameter(f"two reports go to {twice}: give each a file of its own")
     printed: list[str] = []
     problems: list[str] = []
-    write_reports(results, wanted, Path.cwd(), printed, problems)
+    for note in write_reports(results, wanted, Path.cwd(), printed, problems):
+        typer.echo(escape_controls(note.removeprefix("--lmgate-report ")), err=True)
     if problems:
         raise RecordError("; ".join(problem.removeprefix("--lmgate-report ") for problem in problems))
     return printed

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from pytest_lmgate.errors import ComparisonError, LmgateError, RequirementError, escape_controls
 from pytest_lmgate.judge.attribution import attribute
 from pytest_lmgate.judge.baseline import BaselineEntry, Baselines
-from pytest_lmgate.judge.result import PreviousBaseline, Verdict
+from pytest_lmgate.judge.result import HubDataset, PreviousBaseline, Verdict
 from pytest_lmgate.judge.verdict import (
     Samples,
     compare_samples,
@@ -31,7 +31,7 @@ from pytest_lmgate.judge.verdict import (
     row_changes,
     worst_rows,
 )
-from pytest_lmgate.measure.binding import Bound, BoundGate
+from pytest_lmgate.measure.binding import Bound, BoundGate, DataRef
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.results import ResultScores
 from pytest_lmgate.measure.targets import PlacesCache
@@ -110,7 +110,7 @@ class Judge:
             return replace(blank, message=message, seconds=time.monotonic() - started), error
         with contextlib.suppress(Exception):  # of an engine of the user's: the verdict stands without the hint
             verdict = replace(verdict, layers=self._layers(bound) if verdict.failed else "")
-        return replace(verdict, cache=self._explained(looked_up)), None
+        return replace(verdict, cache=self._explained(looked_up), hub=hub_dataset(bound.bound.data)), None
 
     def _by_limit(self, blank: Verdict, gate: LimitGate, score: Score) -> Verdict:
         if gate.evaluation.metric not in METRICS:  # else it was refused at collection
@@ -273,6 +273,15 @@ class Judge:
             "hit" if lookup.hit else f"miss, {', '.join(lookup.changed) or 'no earlier measurement'}"
             for lookup in self.evaluator.measurements.lookups[begin:]
         )
+
+
+def hub_dataset(data: DataRef | None) -> HubDataset | None:
+    """Return where a dataset is on the hub; None for data that is local or in memory."""
+    spec = None if data is None else data.spec
+    if spec is None or spec.hub is None:
+        return None
+    is_part = spec.limit is not None or spec.sample is not None
+    return HubDataset(spec.hub, spec.name or "", spec.split or "", spec.revision or "", is_part)
 
 
 def _protocol_options(protocol: WindowProtocol) -> list[str]:

@@ -54,6 +54,24 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     signature: str
 
 
+class HubDataset(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A dataset of the hub, as its entry in lmgate.yaml names it.
+
+    Attributes:
+        id: Such as openai/gsm8k.
+        name: The configuration; empty for the default one.
+        split: Empty if it is the only one.
+        revision: Branch, tag or commit; empty for the newest commit.
+        is_part: Whether only some rows are read, by `limit` or `sample`.
+    """
+
+    id: str
+    name: str = ""
+    split: str = ""
+    revision: str = ""
+    is_part: bool = False
+
+
 class Measured(Scored, frozen=True, kw_only=True, omit_defaults=True):
     """A measurement for a test.
 
@@ -66,6 +84,7 @@ class Measured(Scored, frozen=True, kw_only=True, omit_defaults=True):
         seconds: Time of the measurement in this session.
         details: All statistics of two models, by name.
         answers: Of texts, how many have no answer or were cut; absent for given predictions.
+        hub: The dataset on the hub; absent for data that is local or in memory.
     """
 
     test: str
@@ -76,6 +95,7 @@ class Measured(Scored, frozen=True, kw_only=True, omit_defaults=True):
     seconds: float
     details: dict[str, float | int | str | None] = {}
     answers: AnswerCounts | None = None
+    hub: HubDataset | None = None
 
     def __post_init__(self) -> None:
         force_setattr(self, "interval", _open(self.interval))
@@ -98,13 +118,20 @@ class FixtureCall(Measured, frozen=True, kw_only=True, omit_defaults=True):
             force_setattr(self, "value", math.nan)
 
     @classmethod
-    def of(cls, test: str, fixture: str, found: Score | Divergence) -> FixtureCall:
+    def of(cls, test: str, fixture: str, found: Score | Divergence, hub: HubDataset | None = None) -> FixtureCall:
         if isinstance(found, Score):
-            return cls(test=test, fixture=fixture, **measured_facts(found))
+            return cls(test=test, fixture=fixture, hub=hub, **measured_facts(found))
         facts = {name: getattr(found, name) for name in ("model", "dataset", "n", "fingerprint", "cached", "seconds")}
         facts |= {"value": found.kl.value, "stderr": found.kl.stderr, "signature": str(found.signature)}
         return cls(
-            test=test, fixture=fixture, metric="kl", unit="token", interval=None, details=dict(found.details), **facts
+            test=test,
+            fixture=fixture,
+            metric="kl",
+            unit="token",
+            interval=None,
+            details=dict(found.details),
+            hub=hub,
+            **facts,
         )
 
 

@@ -18,6 +18,7 @@ from pytest_lmgate.settings.metrics import FIXTURES, MARKER_NAMES
 
 if TYPE_CHECKING:
     from pytest_lmgate.engines.base import Backend
+    from pytest_lmgate.judge.result import Results
     from pytest_lmgate.metrics.divergence import Divergence
     from pytest_lmgate.metrics.score import Score
     from pytest_lmgate.metrics.texts import TextMetric
@@ -81,6 +82,16 @@ class HookSpecs:
         A model's entry chooses an engine by ``backend: NAME``, or by a suffix of its path that the engine claims.
         Metrics, verdicts, the cache, resuming, progress and reports are the same for every engine. Called once, for
         the first gate or fixture. See `pytest_lmgate.engines.base` and docs/engines.md.
+        """
+        raise AssertionError("a hook specification is never called")  # pragma: no branch
+
+    def pytest_lmgate_report(self, config: pytest.Config, run: Results) -> None:
+        """Receive the records of a run, with the content of the JSON report, for a tracker or a dashboard.
+
+        Called once, at the end of a session in which a gate or a fixture measured, also after failures; with xdist only
+        in the controller, which reads the conftest.py of rootdir and of the paths given to pytest. An exception fails
+        the session and is told with the plugin's name; verdicts, reports and other plugins' hooks are not affected.
+        See docs/reports.md.
         """
         raise AssertionError("a hook specification is never called")  # pragma: no branch
 

@@ -125,17 +125,42 @@ def close(ledger: Ledger, session: pytest.Session, *, run: str, broke: str) -> C
     shown = [test for test in ledger.measured if config.getoption("verbose", 0) > 0 or ledger.did_fail(test)]
     closing.shown = [each for test in shown for each in ledger.measured[test]]
     reports, history = options.reports(config), options.history(config) if closing.verdicts else None
-    if not reports and history is None:
+    was_judged = bool(closing.verdicts or closing.measured or (closing.problems and ledger.expected))
+    is_heard = was_judged and bool(config.hook.pytest_lmgate_report.get_hookimpls())
+    if not (reports or is_heard) and history is None:
         return closing
     call = _this_run(session, closing.verdicts, run)
     if history is not None:
-        _keep_history(history, closing, call, is_shown=any(kind in ("json", "html") for kind, _ in reports))
+        _keep_history(history, closing, call, is_shown=is_heard or any(kind in ("json", "html") for kind, _ in reports))
+    results = closing.results(call)
     if reports:
         from pytest_lmgate.report.formats import write_reports
 
-        folder, results = config.invocation_params.dir, closing.results(call)
-        write_reports(results, reports, folder, closing.printed, closing.problems)
+        folder = config.invocation_params.dir
+        closing.notes += write_reports(
+            results, reports, folder, closing.printed, closing.problems, offline=options.flag(config, "offline")
+        )
+    if is_heard:
+        closing.problems += _hand_over(results, config)
     return closing
+
+
+def _hand_over(results: Results, config: pytest.Config) -> list[str]:
+    """Call the hook of each plugin, apart from the others', and return what went wrong there."""
+    name, problems = "pytest_lmgate_report", []
+    listeners = [listener.plugin for listener in config.hook.pytest_lmgate_report.get_hookimpls()]
+    for plugin in reversed(listeners):  # as pluggy calls them, the last registered first
+        others = [other for other in listeners if other is not plugin]
+        try:
+            config.pluginmanager.subset_hook_caller(name, others)(config=config, run=results)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # pytest.fail and sys.exit too: the verdicts must still show
+            from pytest_lmgate.plugin.session import line_of
+
+            where = line_of(error, config, name) or f"{config.pluginmanager.get_name(plugin)}: "
+            problems.append(f"{where}{name}: {type(error).__name__}: {error}: the session fails")
+    return problems
 
 
 def _this_run(session: pytest.Session, verdicts: Sequence[Verdict], run: str) -> Run:

@@ -44,7 +44,7 @@ def add_options(parser: pytest.Parser) -> None:
         group.addoption(f"--lmgate-{name}", dest=key, default=None, help=option.help + variable, **how)
         if not option.effect:
             parser.addini(key, option.help, default=None)
-    forms = ", ".join(name if kind.destination else f"{name}:FILE" for name, kind in FORMATS.items())
+    forms = ", ".join(f"{name}{kind.usage}" for name, kind in FORMATS.items())
     words = f"write the verdicts: {forms}; - as FILE is stdout (repeatable)"
     group.addoption("--lmgate-report", action="append", metavar="TYPE:DEST", help=words)
     parser.addini("lmgate_report", "reports to write, each as TYPE:DEST", type="linelist", default=[])

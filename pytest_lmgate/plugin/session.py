@@ -23,8 +23,8 @@ from pytest_lmgate.errors import (
     escape_controls,
 )
 from pytest_lmgate.judge.baseline import Baselines, gate_of
-from pytest_lmgate.judge.judge import Judge
-from pytest_lmgate.judge.result import FixtureCall, Verdict
+from pytest_lmgate.judge.judge import Judge, hub_dataset
+from pytest_lmgate.judge.result import FixtureCall, HubDataset, Verdict
 from pytest_lmgate.measure.binding import Bound, BoundGate
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.loop import Log
@@ -66,7 +66,9 @@ class GateSession:
         self._config = config
         self.cache_warnings: list[str] = []  # not told yet
         self._remarks: list[str] = []
-        self._measured: list[tuple[str, Score | Divergence]] = []  # what fixtures measured in this phase of a test
+        self._measured: list[
+            tuple[str, Score | Divergence, HubDataset | None]
+        ] = []  # what fixtures measured in this phase of a test
         self._progress = _progress_line(config)
         try:
             self._options = options.session_options(config, run)
@@ -104,7 +106,7 @@ class GateSession:
             judge = self._projects.of(item.path)
             entries = {name: entry for name, entry in judge.entries.items() if name in gates or gate_of(name) in gates}
         remarks, self._remarks[:] = list(dict.fromkeys(self._remarks)), []
-        measured = [FixtureCall.of(test_id(item), fixture, score) for fixture, score in self._measured]
+        measured = [FixtureCall.of(test_id(item), *measured) for measured in self._measured]
         self._measured.clear()
         verdicts = {verdict.id: verdict for verdict in item.stash.get(_VERDICTS, [])}
         extras = {"verdicts": verdicts, "entries": entries, "remarks": remarks, "measured": measured}
@@ -256,8 +258,9 @@ class GateSession:
         self._evaluator.forget()
         try:
             evaluator, what = self._projects.of(path).evaluator, parse_fixture_call(fixture, args, kwargs)
+            bound = evaluator.bind(what)
             with self._progress:
-                score = evaluator.evaluate(what) if what.is_number else evaluator.compare(what)
+                score = evaluator.evaluate(bound) if what.is_number else evaluator.compare(bound)
         except LmgateError as error:
             if isinstance(error, RequirementError):
                 self._skip_unless_required(error)
@@ -265,7 +268,7 @@ class GateSession:
             raise error.with_traceback(None) from None
         finally:
             self._evaluator.forget()
-        self._measured.append((fixture, score))
+        self._measured.append((fixture, score, hub_dataset(bound.data)))
         self._emit_warnings()
         return score
 
@@ -397,7 +400,7 @@ def _registered(
     except LmgateError as error:
         raise pytest.UsageError(str(error)) from error
     except Exception as error:  # it is the user's code that ran
-        message = f"{_line_of(error, config, hook)}{hook}: {type(error).__name__}: {error}"
+        message = f"{line_of(error, config, hook)}{hook}: {type(error).__name__}: {error}"
         raise pytest.UsageError(message) from error
 
 
@@ -407,7 +410,8 @@ def _listed(given: Any, hook: str, kind: str) -> Iterable[Any]:
     return given
 
 
-def _line_of(error: Exception, config: pytest.Config, hook: str) -> str:
+def line_of(error: BaseException, config: pytest.Config, hook: str) -> str:
+    """Return the file and line of the user's hook in which an error arose; empty if it arose elsewhere."""
     files = {each.function.__code__.co_filename for each in getattr(config.hook, hook).get_hookimpls()}
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
     return f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_lmgate.errors import ConfigError, nearest
 
@@ -21,15 +21,30 @@ STDOUT = "-"
 class Format(NamedTuple):
     """A format."""
 
-    renders: str  # ``module:function`` from `Results` to text, imported lazily
+    renders: str  # ``module:function`` from `Results` to text, imported lazily; of a folder, see `render_files`
     appends: bool = False  # whether the report is appended to its file
     destination: str = ""  # default destination; empty if one is required
+    is_folder: bool = False  # whether it has several files
+
+    @property
+    def usage(self) -> str:
+        return "" if self.destination else ":DIR" if self.is_folder else ":FILE"
 
     def render(self, results: Results) -> str:
+        text: str = self._renderer(results)
+        return text
+
+    def render_files(self, results: Results, *, offline: bool) -> tuple[dict[str, str], list[str]]:
+        """Return the text of each file of a folder by its name, and sentences about what is not in them."""
+        files: tuple[dict[str, str], list[str]] = self._renderer(results, offline=offline)
+        return files
+
+    @property
+    def _renderer(self) -> Callable[..., Any]:
         from pkgutil import resolve_name  # imported lazily: sessions without reports never need it
 
-        text: str = resolve_name(f"pytest_lmgate.{self.renders}")(results)
-        return text
+        renderer: Callable[..., Any] = resolve_name(f"pytest_lmgate.{self.renders}")
+        return renderer
 
 
 FORMATS: Mapping[str, Format] = {
@@ -39,6 +54,7 @@ FORMATS: Mapping[str, Format] = {
     "github": Format("report.services:github_annotations", destination=STDOUT),
     "openmetrics": Format("report.services:openmetrics_report"),
     "html": Format("report.page:html_report"),
+    "eval-results": Format("report.eval_results:eval_results", is_folder=True),
 }
 
 
@@ -50,6 +66,8 @@ def parse_report(written: str) -> tuple[str, str]:
     if not destination or kind not in FORMATS:
         known = f"{', '.join(FORMATS)}{'' if kind in FORMATS else nearest(kind, FORMATS)}"
         raise ConfigError(f"expected TYPE:DEST with TYPE one of {known}; got {written!r}")
+    if FORMATS[kind].is_folder and destination == STDOUT:
+        raise ConfigError(f"{written}: expected a folder, since it has a file for each model")
     return kind, destination
 
 
@@ -60,19 +78,37 @@ def shared_file(reports: Iterable[tuple[str, str]]) -> Path | None:
 
 
 def write_reports(
-    results: Results, reports: Iterable[tuple[str, str]], folder: Path, say: list[str], problems: list[str]
-) -> None:
-    """Write each report, given by format and destination; errors are `problems`, since verdicts must still show."""
+    results: Results,
+    reports: Iterable[tuple[str, str]],
+    folder: Path,
+    say: list[str],
+    problems: list[str],
+    *,
+    offline: bool = False,
+) -> list[str]:
+    """Write each report, given by format and destination; errors are `problems`, since verdicts must still show.
+
+    Return a sentence about each kind of value that a report leaves out; `say` gets what goes to stdout.
+    """
+    notes: list[str] = []
     for name, destination in reports:
         kind = FORMATS[name]
-        text = kind.render(results).encode("utf-8", "backslashreplace")  # half of a surrogate pair has no UTF-8
-        if destination == STDOUT:
-            say.append(text.decode())
-            continue
-        try:
-            write_file(folder / Path(destination).expanduser(), text, appends=kind.appends)
-        except (OSError, RuntimeError) as error:  # RuntimeError: a home that nobody has
-            problems.append(f"--lmgate-report {name}:{destination}: cannot be written: {error}")
+        if kind.is_folder:
+            texts, left_out = kind.render_files(results, offline=offline)
+            files = {str(Path(destination) / file): text for file, text in texts.items()}
+            notes += [f"--lmgate-report {name}:{destination}: {sentence}" for sentence in left_out]
+        else:
+            files = {destination: kind.render(results)}
+        for file, text in files.items():
+            data = text.encode("utf-8", "backslashreplace")  # half of a surrogate pair has no UTF-8
+            if file == STDOUT:
+                say.append(data.decode())
+                continue
+            try:
+                write_file(folder / Path(file).expanduser(), data, appends=kind.appends)
+            except (OSError, RuntimeError) as error:  # RuntimeError: a home that nobody has
+                problems.append(f"--lmgate-report {name}:{destination}: cannot be written: {error}")
+    return notes
 
 
 def write_file(path: Path, data: bytes, *, appends: bool = False) -> None:

@@ -1,5 +1,6 @@
 """What the docs show is what commands print and measure. `make docs` runs this; it takes minutes."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -23,13 +24,19 @@ RUN = [name for name, found in PAGES.items() if any(isinstance(step, Command) fo
 # The page with a model of 135 million weights, which `make test-real` has.
 REAL, REAL_MODEL = "docs/howto/real_model.md", os.environ.get("LMGATE_REAL_MODEL", "")
 
+# The page whose libraries are not installed beside the others, which `make test-tracking` has.
+TRACKING, TRACKERS = "docs/howto/tracking.md", ("trackio", "mlflow")
+
 
 @pytest.mark.parametrize("page", RUN)
 def test_the_commands_of_a_page_print_what_it_says(page: str, tmp_path: Path) -> None:
     if page == REAL and not REAL_MODEL:
         pytest.skip("make test-real runs the commands of this page")
+    if page == TRACKING and not all(map(importlib.util.find_spec, TRACKERS)):
+        pytest.skip("make test-tracking runs the commands of this page, with trackio and mlflow")
     python = warm_python({**environment(), "HF_HUB_OFFLINE": "1"})  # most commands take longer to import than to run
-    folder = Folder(tmp_path, {**environment(), "REAL_MODEL": str(ROOT / REAL_MODEL)}, python)
+    elsewhere = {"TRACKIO_DIR": str(tmp_path / "trackio"), "DO_NOT_TRACK": "1"}
+    folder = Folder(tmp_path, {**environment(), **elsewhere, "REAL_MODEL": str(ROOT / REAL_MODEL)}, python)
     for step in PAGES[page]:
         printed = folder.do(step)
         if isinstance(step, Command):

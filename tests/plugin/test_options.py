@@ -75,6 +75,12 @@ def test_a_report_that_cannot_be_made_is_a_usage_error(configured: Configured, r
         options.reports(configured("--lmgate-report", report))
 
 
+def test_a_report_of_several_files_needs_a_folder(configured: Configured) -> None:
+    with pytest.raises(pytest.UsageError, match="eval-results:-: expected a folder"):
+        options.reports(configured("--lmgate-report=eval-results:-"))
+    assert options.reports(configured("--lmgate-report=eval-results:out")) == [("eval-results", "out")]
+
+
 def test_two_reports_in_one_file_are_a_usage_error_but_for_those_that_append(configured: Configured) -> None:
     with pytest.raises(pytest.UsageError, match=r"two reports go to .*/x: give each a file of its own"):
         options.reports(configured("--lmgate-report", "json:x", "--lmgate-report", f"html:{Path.cwd()}/x"))
