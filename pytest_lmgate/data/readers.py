@@ -121,6 +121,8 @@ def _parquet_rows(path: Path, name: str) -> Iterator[Any]:
         raise DataError(f"dataset {name!r}: {path}: not a parquet file: {error}") from error
 
 
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
 READERS: dict[str, Callable[[Path, str], Iterable[Any]]] = {
     ".jsonl": _jsonl_rows,
     ".csv": _csv_rows,
@@ -166,7 +168,16 @@ def hub_rows(spec: DatasetSpec, name: str, offline: bool) -> Iterable[Any]:
         ) from error
     finally:
         datasets.config.HF_HUB_OFFLINE = before
-    return _split(loaded, spec, name)
+    split = _split(loaded, spec, name)
+    # Offline the library takes the newest commit that it has, whatever was asked for.
+    files = [Path(file["filename"]) for file in getattr(split, "cache_files", ())]
+    commits = {file.parent.name for file in files if _COMMIT.fullmatch(file.parent.name)}
+    if spec.revision and _COMMIT.fullmatch(spec.revision) and commits - {spec.revision}:
+        raise DataError(
+            f"dataset {name!r}: {where}: expected the revision {spec.revision}, got {', '.join(sorted(commits))}, "
+            "which the local cache has: run once without --lmgate-offline and HF_HUB_OFFLINE"
+        )
+    return split
 
 
 def _split(loaded: Any, spec: DatasetSpec, name: str) -> Iterable[Any]:

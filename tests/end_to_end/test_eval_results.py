@@ -107,3 +107,12 @@ def test_the_files_have_the_values_of_the_json_report_and_the_rest_is_told(
     assert done.stderr.count("left out: ") == 4
     for name in ("die.yaml", "sure.yaml"):
         assert (project.folder / "again" / name).read_bytes() == (project.folder / "out" / name).read_bytes()
+
+
+def test_the_librarys_cache_of_another_commit_is_not_taken_for_the_pinned_one(
+    project: Project, env: dict[str, str]
+) -> None:
+    project.add("datasets", pinned=f"{HUB.replace(COMMIT, 'f' * 40)}, {QUIZ}")
+    project.write(test_pinned=marked(pinned="accuracy_min('die', 'pinned', 0.1)"))
+    done = project.run(env=env).expect(1, error=1)
+    done.says(f"expected the revision {'f' * 40}, got {COMMIT}, which the local cache has")
