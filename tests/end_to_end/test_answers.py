@@ -207,6 +207,9 @@ def test_given_texts_and_functions_do_not_say_whether_they_were_cut(project: Ans
         test_cut="""
         import pytest, pytest_lmgate as lmgate
 
+        def test_fixture(cut_of):
+            assert cut_of("m", "math", max_new_tokens=40) == 1 / 8
+
         def test_given(cut_of):
             cut_of(predictions=["a"], references=[["a"]])
 
@@ -219,7 +222,7 @@ def test_given_texts_and_functions_do_not_say_whether_they_were_cut(project: Ans
             pass
         """
     )
-    ran = project.run().expect(1, failed=1, error=1)
+    ran = project.run().expect(1, failed=1, error=1, passed=1)
     ran.says(
         "only a model's own texts say whether they were cut", "is not known: some engines do not say, and a function"
     )
