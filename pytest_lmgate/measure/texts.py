@@ -187,8 +187,8 @@ def score_texts(metric: TextMetric, data: DatasetRows, written: WrittenTexts) ->
     elif metric.counts == "cut":
         if None in written.cut:
             raise MetricInputError(
-                f"dataset {data.name!r}: cut: whether a text was cut at max_new_tokens is not known: some engines do not "
-                "say, and a function cannot"
+                f"dataset {data.name!r}: cut: whether a text was cut at max_new_tokens is not known: some engines do "
+                "not say, and a function cannot"
             )
         scored = [CUT if is_cut else ENDED for is_cut in written.cut]
     found = text_score(
