@@ -108,7 +108,7 @@ DEFINITIONS = (
         ),
     ),
     Definition(
-        ("stats/test_means.py", "stats/test_paired.py", "metrics/test_perplexity.py"),
+        ("stats/test_means.py", "stats/test_paired.py", "stats/test_within.py", "metrics/test_perplexity.py"),
         (
             Mutant("noise: 64 blocks", _MEANS, "BLOCKS = 64", "BLOCKS = 32"),
             Mutant("noise: 8 blocks at least", _MEANS, "MIN_BLOCKS = 8", "MIN_BLOCKS = 4"),
@@ -129,6 +129,9 @@ DEFINITIONS = (
             Mutant("verdict: power 80%", "stats/comparison.py", "POWER = 0.8", "POWER = 0.9"),
             Mutant("verdict: PASS at the tolerance itself", "stats/comparison.py", "upper <= tolerance.size", "upper < tolerance.size"),
             Mutant("verdict: FAIL only beyond it", "stats/comparison.py", "lower > tolerance.size", "lower >= tolerance.size"),
+            Mutant("verdict: PASS at the gain itself", "stats/comparison.py", "gain <= lower", "gain < lower"),
+            Mutant("verdict: FAIL of a gain", "stats/comparison.py", " or upper < gain", ""),
+            Mutant("verdict: both sides' p-values", "stats/comparison.py", "max(p_pass, p_within)", "min(p_pass, p_within)"),
             Mutant("verdict: needed as the inverse square", "stats/comparison.py", "(visible / distance) ** 2)", "(visible / distance))"),
             Mutant("verdict: exp(d) - 1", "stats/paired.py", "math.log1p(tolerance.size)", "tolerance.size"),
         ),

@@ -117,7 +117,9 @@ def _yaml() -> Iterator[str]:
             yield f"| `{each}` | {shown} | {_cell(about.get('description', ''))} |"
         yield ""
     yield "## `gates:`\n"
-    yield "A list, each item one marker with its arguments by name: [markers](markers.md).\n"
+    yield "A list, each item one marker with its arguments by name: [markers](markers.md)."
+    yield "`marks:` names pytest's own marks for the gate. `defaults:` takes arguments of gates too, and a list makes"
+    yield "a gate of each value: [many gates in few lines](../configuration.md#many-gates-in-few-lines).\n"
 
 
 def report_schema() -> dict[str, Any]:

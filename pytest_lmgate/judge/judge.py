@@ -69,6 +69,7 @@ class Judge:
             model=what.model_name,
             dataset=what.dataset_name,
             limit=gate.limit if isinstance(gate, LimitGate) else None,
+            advisory=gate.advisory,
             arguments=self._options.arguments,
             file=place[0],
             line=place[1],
@@ -189,11 +190,11 @@ class Judge:
     def _updated(self, blank: Verdict, gate: NoRegression, score: Score, key: str) -> Verdict:
         try:  # which fails the next session, not the one that writes the entry
             if is_share(score.require_sample(), METRICS.get(gate.evaluation.metric)):
-                require_a_share(gate.tolerance, score, "baseline", score.direction)
-            if gate.tolerance.relative and not score > 0:
+                require_a_share(gate.allowed, score, "baseline", score.direction)
+            if gate.allowed.relative and not score > 0:
                 raise ComparisonError(
-                    f"tolerance: a percentage needs a baseline above 0, got {float(score):g}; use a number in the "
-                    "metric's unit"
+                    f"{gate.allowed.name}: a percentage needs a baseline above 0, got {float(score):g}; use a number "
+                    "in the metric's unit"
                 )
         except ComparisonError as error:
             self.evaluator.log.remark(f"{blank.id}: the baseline is written, but this gate cannot judge by it: {error}")
@@ -299,5 +300,5 @@ def _protocol_options(protocol: WindowProtocol) -> list[str]:
 
 def _compared(gate: NoRegression, samples: Samples, against: str, *, same: bool) -> Comparison:
     metric = gate.evaluation.metric
-    how: dict[str, Any] = {"tolerance": gate.tolerance, "confidence": gate.confidence}
+    how: dict[str, Any] = {"tolerance": gate.allowed, "confidence": gate.confidence}
     return compare_samples(samples, against, metric=metric, row=METRICS.get(metric), same=same, **how)

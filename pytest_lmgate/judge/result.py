@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pytest_lmgate.metrics.divergence import Divergence
 
 Outcome = Literal["pass", "fail", "inconclusive", "error"]
+OUTCOMES = ("pass", "fail", "inconclusive", "error", "xfail", "advisory fail", "advisory inconclusive")
+"""How a report counts a gate: its verdict, or why that fails nothing."""
 Interval = tuple[Number, Number]
 _PACKAGES = ("pytest-lmgate", "pytest", "torch", "transformers", "tokenizers", "numpy")
 
@@ -248,6 +250,7 @@ class Verdict(Measured, frozen=True, kw_only=True, omit_defaults=True):
         identity: Digests of the data, and the protocol; values with the same identity can be compared.
         blocking: Whether an inconclusive verdict fails the build.
         xfail: Whether the test is marked xfail, so that the gate does not fail the build.
+        advisory: Whether the gate is advisory, so that no verdict but an error fails the build.
         iid: Whether errors treat tokens as independent, as the protocol's own program does.
         message: Why a gate is an error, or that its baseline was written.
         comparison: Only for no_regression.
@@ -274,6 +277,7 @@ class Verdict(Measured, frozen=True, kw_only=True, omit_defaults=True):
     blocking: bool
     hardware: str = ""
     xfail: bool = False
+    advisory: bool = False
     iid: bool = False
     message: str = ""
     comparison: Comparison | None = None
@@ -288,6 +292,11 @@ class Verdict(Measured, frozen=True, kw_only=True, omit_defaults=True):
     cache: str = ""
     file: str = ""
     line: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.advisory:
+            force_setattr(self, "blocking", False)
 
     @classmethod
     def unmeasured(cls, **facts: Any) -> Verdict:
@@ -304,22 +313,33 @@ class Verdict(Measured, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def failed(self) -> bool:
-        return self.verdict in ("fail", "error") or self.blocking
+        """Whether the test fails by it."""
+        return self.verdict == "error" or (self.verdict == "fail" and not self.advisory) or self.blocking
+
+    @property
+    def advises(self) -> bool:
+        """Whether it would fail, or is inconclusive, but its gate is advisory."""
+        return self.advisory and self.verdict in ("fail", "inconclusive")
 
     @property
     def fails(self) -> bool:
         return self.failed and not self.xfail
 
     @property
-    def outcome(self) -> Literal["pass", "fail", "inconclusive", "error", "xfail"]:
-        """The verdict, or ``xfail`` for a failure of an xfail test."""
-        return "xfail" if self.failed and self.xfail else self.verdict
+    def outcome(self) -> str:
+        """The verdict; ``xfail`` for a failure of an xfail test, and such as ``advisory fail`` of an advisory gate."""
+        return "xfail" if self.failed and self.xfail else f"advisory {self.verdict}" if self.advises else self.verdict
 
     @property
     def shown(self) -> str:
-        """The verdict in capitals, marked if inconclusive and failing the build, or if xfail."""
+        """The verdict in capitals, marked if inconclusive and failing the build, or if xfail or advisory."""
         is_marked = self.verdict == "inconclusive" and self.blocking
-        return self.verdict.upper() + (" (xfail)" if self.outcome == "xfail" else "!" * is_marked)
+        return f"{self.named} (xfail)" if self.outcome == "xfail" else self.named + "!" * is_marked
+
+    @property
+    def named(self) -> str:
+        """The verdict in capitals, marked if advisory."""
+        return f"{self.verdict.upper()}{' (advisory)' if self.advises else ''}"
 
 
 class Environment(msgspec.Struct, frozen=True):

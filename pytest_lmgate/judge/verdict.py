@@ -142,8 +142,8 @@ def require_a_share(tolerance: Tolerance, reference: float, against: str, direct
     if tolerance.relative or not 0 < reference <= tolerance.size:
         return
     raise ComparisonError(
-        f"tolerance: expected less than 100% of the {against}, {reference:.6g}, got {tolerance}: a number is in "
-        'the metric\'s own unit; write a percentage as "5%"'
+        f"{tolerance.name}: expected less than 100% of the {against}, {reference:.6g}, got {tolerance.written}: a "
+        'number is in the metric\'s own unit; write a percentage as "5%"'
     )
 
 

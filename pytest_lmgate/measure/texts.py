@@ -34,7 +34,7 @@ from pytest_lmgate.measure.measurement import (
 from pytest_lmgate.measure.rows import DatasetRows
 from pytest_lmgate.measure.scoring import require_ids
 from pytest_lmgate.metrics.score import AnswerCounts, Score
-from pytest_lmgate.metrics.texts import TextMetric, found_metric, require_repeats, text_score
+from pytest_lmgate.metrics.texts import CUT, ENDED, TextMetric, found_metric, require_repeats, text_score
 from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.settings.extraction import MultiChoiceRegex, Steps, extracted, texts_read, words_of
 from pytest_lmgate.settings.gate_options import GenerationSettings, TextRequest
@@ -174,16 +174,23 @@ def score_texts(metric: TextMetric, data: DatasetRows, written: WrittenTexts) ->
     task, repeats = data.task, len(written.texts) // len(data.task.prompts)
     steps = require_extraction(metric, data.name, data.spec, repeats)
     answers = None if steps is None else extracted(steps, written.texts, task.rows, name=data.name)
-    if answers is not None and not metric.counts_missing and not any(answer.found for answer in answers):
+    if answers is not None and metric.counts != "missing" and not any(answer.found for answer in answers):
         which = f" by {metric.extraction!r}" if metric.extraction else ""
         raise MetricInputError(
             f"dataset {data.name!r}: extract: expected an answer in some text, got none in {len(answers):,}{which}; "
             f"the first text is {written.texts[0]!r:.200}: look at the texts and the steps, or gate the share of rows "
             "without an answer by invalid_max"
         )
-    scored = written.texts
+    scored, is_of_texts = written.texts, answers is None and metric.counts != "cut"
     if answers is not None:
-        scored = [answer.text if answer.found or not metric.counts_missing else "" for answer in answers]
+        scored = [answer.text if answer.found or metric.counts != "missing" else "" for answer in answers]
+    elif metric.counts == "cut":
+        if None in written.cut:
+            raise MetricInputError(
+                f"dataset {data.name!r}: cut: whether a text was cut at max_new_tokens is not known: some engines do "
+                "not say, and a function cannot"
+            )
+        scored = [CUT if is_cut else ENDED for is_cut in written.cut]
     found = text_score(
         metric,
         scored,
@@ -192,7 +199,7 @@ def score_texts(metric: TextMetric, data: DatasetRows, written: WrittenTexts) ->
         clusters=data.clusters,
         groups=data.groups,
         prompts=list(map(_shown, task.prompts)),
-        outputs=None if answers is None else written.texts,
+        outputs=None if is_of_texts else written.texts,
         repeats=repeats if answers is None else len(answers) // len(task.prompts),
     )
     if data.spec.average_by is not None:
@@ -208,9 +215,9 @@ def score_texts(metric: TextMetric, data: DatasetRows, written: WrittenTexts) ->
 
 def require_extraction(metric: TextMetric, name: str, spec: DatasetSpec, repeats: int) -> Steps | None:
     """Return the steps by which a metric reads the texts of a dataset; None if it reads them whole."""
-    if metric.counts_missing and spec.extract is None:
+    if metric.counts == "missing" and spec.extract is None:
         raise ConfigError(f"dataset {name!r}: {metric.name} needs extract:, the steps that find an answer in a text")
-    steps = spec.steps(metric.extraction)
+    steps = _steps(metric, spec)
     needed = 0 if steps is None else texts_read(steps)
     if steps is not None and needed > repeats:
         raise ConfigError(
@@ -224,6 +231,10 @@ def require_extraction(metric: TextMetric, name: str, spec: DatasetSpec, repeats
         )
     require_repeats(metric, 1 if needed else repeats)
     return steps
+
+
+def _steps(metric: TextMetric, spec: DatasetSpec) -> Steps | None:
+    return None if metric.counts == "cut" else spec.steps(metric.extraction)
 
 
 def _shown(prompt: Prompt) -> str:
@@ -261,7 +272,7 @@ def identity_of_texts(rows: DatasetRows, request: TextRequest, metric: TextMetri
     parts += rows.parts
     # A version in a user's signature is the metric's own, which changes the number.
     own = {} if request.metric in METRICS else {"metric": metric.signature}
-    if (steps := rows.spec.steps(metric.extraction)) is not None:
+    if (steps := _steps(metric, rows.spec)) is not None:
         choices = [step.choices for step in steps if isinstance(step, MultiChoiceRegex)]
         parts += [[row.get(column) for row in task.rows] for column in choices]
         own["extract"] = words_of(steps)

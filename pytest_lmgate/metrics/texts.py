@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -73,8 +73,9 @@ class TextMetric:
         lowest: The lowest possible value; no interval goes below it.
         highest: The highest possible value; no interval goes above it.
         extraction: Name of the dataset's extraction whose answers it reads; empty for the first, where it has one.
-        counts_missing: Whether it is the share of rows without an answer, which it reads as empty texts. For any other
-            metric it is an error if no row has an answer.
+        counts: What it is a share of: ``missing`` answers, which it reads as empty texts, or texts that were ``cut`` at
+            max_new_tokens, which it reads as `CUT`, and others as `ENDED`. Empty for a metric of the texts themselves:
+            for that it is an error if no row has an answer.
         of_repeats: Where a row has several texts: a function from these and their statistics ``[texts, k]`` to the
             statistics ``[k]`` of the row. By default a row has the mean of its texts.
         least_repeats: How many texts of each row it needs.
@@ -96,7 +97,7 @@ class TextMetric:
     lowest: float = -math.inf
     highest: float = math.inf
     extraction: str = ""
-    counts_missing: bool = False
+    counts: Literal["", "missing", "cut"] = ""
     of_repeats: Callable[[Sequence[str], Floats], ArrayLike] | None = None
     least_repeats: int = 1
     hint: Callable[[References], str] | None = None
@@ -524,23 +525,45 @@ def invalid(variant: str = "") -> TextMetric:
     Returns:
         Statistics ``[no answer, 1]``. Details: ``without``.
     """
+    metric = _share("invalid", lambda texts: [not text.strip() for text in texts], "without")
+    return replace(metric, extraction=variant, counts="missing")
+
+
+CUT, ENDED = "cut at max_new_tokens", "ended"
+
+
+def cut() -> TextMetric:
+    """Make the share of texts that end because they have ``max_new_tokens`` tokens.
+
+    Returns:
+        Statistics ``[cut, 1]``. Details: ``cut``.
+    """
+
+    def are_cut(marks: Sequence[str]) -> list[bool]:
+        if not {CUT, ENDED}.issuperset(marks):
+            raise MetricInputError("cut: only a model's own texts say whether they were cut, not given predictions")
+        return [mark == CUT for mark in marks]
+
+    return replace(_share("cut", are_cut, "cut"), counts="cut")
+
+
+def _share(name: str, are_counted: Callable[[Sequence[str]], list[bool]], detail: str) -> TextMetric:
+    """Make a share of rows, of which fewer are better, from a function that says which texts count."""
 
     def statistics(predictions: Sequence[str], references: References, rows: Sequence[Mapping[str, Any]]) -> Floats:
-        missing = np.array([not text.strip() for text in predictions], dtype=np.float64)
-        return np.stack([missing, np.ones(len(missing))], axis=1)
+        counted = np.array(are_counted(predictions), dtype=np.float64)
+        return np.stack([counted, np.ones(len(counted))], axis=1)
 
     return TextMetric(
-        name="invalid",
+        name=name,
         direction="lower",
-        signature="invalid",
+        signature=name,
         statistics=statistics,
-        details=lambda sums: {"without": int(sums[0])},
+        details=lambda sums: {detail: int(sums[0])},
         needs_references=False,
         right_or_wrong=True,
         lowest=0,
         highest=1,
-        extraction=variant,
-        counts_missing=True,
     )
 
 

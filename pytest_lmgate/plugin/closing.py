@@ -78,7 +78,8 @@ class Closing:
             lines += replaced_lines(self.verdicts)
         terminal.write_sep("=", heading)  # unlike section(), it ends the line of dots first
         for outcome, line in lines:
-            terminal.write_line(escape_controls(line), **_COLOURS.get(outcome, {}))
+            colour = _COLOURS.get("inconclusive" if outcome.startswith("advisory") else outcome, {})
+            terminal.write_line(escape_controls(line), **colour)
         for note in self.notes:
             terminal.write_line(escape_controls(note))
         for problem in self.problems:

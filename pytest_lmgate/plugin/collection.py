@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_lmgate.plugin.yaml_items import asked_files, may_have_gates, placed
+from pytest_lmgate.plugin.yaml_items import asked_files, may_have_gates, placed, registered_marks
 from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.metrics import FIXTURES, MARKER_NAMES, metric_called
 
@@ -185,8 +185,7 @@ def mistyped(items: Iterable[pytest.Item], markers: Collection[str]) -> list[str
                 unknown.setdefault(mark.name, (item, len(mark.args) + len(mark.kwargs)))
     if not unknown:
         return []
-    config = next(item.config for item, _ in unknown.values())
-    registered = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
+    registered = registered_marks(next(item.config for item, _ in unknown.values()))
     found = {
         name: _meant(name, arguments, markers) for name, (_, arguments) in unknown.items() if name not in registered
     }

@@ -63,12 +63,21 @@ class GateItem(pytest.Item):
         marker = getattr(pytest.mark, entry.marker)(**entry.arguments)
         self.entry, self.mark = entry, marker.mark
         self.add_marker(marker)
+        for name in entry.marks:
+            if name not in registered_marks(self.config):  # else --strict-markers refuses it
+                self.config.addinivalue_line("markers", f"{name}: a mark of gates in {FILE_NAME}")
+            self.add_marker(name)
 
     def runtest(self) -> None:
         """Do nothing: the hooks measure and judge."""
 
     def reportinfo(self) -> tuple[Path, int, str]:
         return self.path, self.entry.line - 1, self.name
+
+
+def registered_marks(config: pytest.Config) -> set[str]:
+    """Return the names of all marks that are registered."""
+    return {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
 
 
 def gate_file(file_path: Path, parent: pytest.Collector, problems: list[str]) -> GateFile | None:

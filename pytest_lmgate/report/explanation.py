@@ -58,7 +58,7 @@ def _lines(verdict: Verdict) -> list[str]:
     figures = divergence_lines(details, iid=verdict.iid) if details else ["", "", ""]
     return [
         f"{verdict.marker}: {name} {value}{noise} of {verdict.model!r}{against} on {verdict.dataset!r} "
-        f"is {relation} the limit {limit}",
+        f"is {relation} the limit {limit}{' (advisory)' if verdict.advises else ''}",
         *_facts(
             ("by", f"{excess:+.4g}{share}"),
             ("verdict", conclusion(verdict)),
@@ -90,7 +90,7 @@ def _compared(verdict: Verdict, comparison: Comparison, name: str) -> list[str]:
         power = f"the smallest change this gate can see is {size(comparison, comparison.detectable)}"
     return [
         f"{verdict.marker}: {name} {value} of {verdict.model!r} on {verdict.dataset!r} is {relation} "
-        f"{reference} of the {comparison.against}: {verdict.verdict.upper()} at a tolerance of "
+        f"{reference} of the {comparison.against}: {verdict.named} at a tolerance of "
         f"{tolerance(comparison, verdict.metric)}",
         *_facts(
             ("degraded", f"{degradation(comparison)}{level}"),
@@ -168,8 +168,10 @@ def _of_comparison(verdict: Verdict, comparison: Comparison) -> str:
         return "; ".join(filter(None, (within, unseen(comparison.unseen))))
     if verdict.verdict == "fail":
         return f"the change is beyond the tolerance with {level} confidence"
-    is_beyond = comparison.degradation > comparison.tolerance.size
-    if verdict.blocking and not is_beyond:
+    is_beyond = comparison.is_beyond
+    if verdict.advisory:
+        build = "the build does not fail, because the gate is advisory"
+    elif verdict.blocking and not is_beyond:
         build = "--lmgate-strict fails the build"
     else:
         build = f"the build {'fails' if verdict.blocking else 'does not fail'}, because the measured change is "
@@ -199,7 +201,7 @@ def _next(verdict: Verdict) -> list[str]:
     file = Path(verdict.file)
     file = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
     place = f" in {file}:{verdict.line}" if verdict.line else ""
-    accept = f"set another {'limit' if verdict.comparison is None else 'tolerance'}{place}"
+    accept = f"set another {'limit' if verdict.comparison is None else verdict.comparison.tolerance.name}{place}"
     if verdict.comparison is not None and verdict.comparison.against.startswith("baseline"):
         accept = f"{shlex.join([*again, '--lmgate-update'])}, and commit the baseline"
     return _facts(("reproduce", shlex.join(again)), ("accept", accept), ("layers", verdict.layers), ("help", _HELP))

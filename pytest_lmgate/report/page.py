@@ -27,7 +27,7 @@ from pytest_lmgate.report.wording import Row, counts, names, rounded, run_facts,
 _NAME, _LINE, _UNIT, _WIDTH = 300, 2000, 100, 140  # characters
 _HEIGHT = 60
 _ROOM = 0.08  # of an axis, beyond the outermost number on each side
-_OUTCOMES = ("fail", "error", "inconclusive", "xfail", "pass")
+_OUTCOMES = ("fail", "error", "inconclusive", "advisory fail", "advisory inconclusive", "xfail", "pass")
 _PERCENTILES = ("% KLD", "Maximum KLD", "Median KLD", "Minimum KLD")
 _MANY, _RUNS, _RUNS_OF_MANY = 300, 31, 7
 """With so many gates and more, those that pass show fewer runs and one plot less, so that the page stays small."""
@@ -191,6 +191,7 @@ class Plot:
     reference: float | None  # place of the reference, if any
     fails_from: float  # where the part of the axis that fails begins, and where it ends
     fails_to: float
+    gains_to: float = 0.0  # where the gains end that fail with a two-sided tolerance
 
 
 def plot_of(verdict: Verdict) -> Plot | None:
@@ -214,7 +215,9 @@ def plot_of(verdict: Verdict) -> Plot | None:
     else:
         return None
     shown = [scale * number for number in (*numbers, *(bound for bound in bounds if bound is not None))]
-    line = Axis.over([*shown, None if comparison is None else 0.0], form=form, unit=unit)
+    is_two_sided = comparison is not None and comparison.tolerance.two_sided
+    shown += [] if comparison is None else [0.0, *([-scale * numbers[1]] if is_two_sided else [])]
+    line = Axis.over(shown, form=form, unit=unit)
     if line is None or not all(map(math.isfinite, numbers)):
         return None
     value, limit = (Mark(line.place(scale * number), label) for number, label in zip(numbers, labels, strict=True))
@@ -229,6 +232,7 @@ def plot_of(verdict: Verdict) -> Plot | None:
         reference=None if comparison is None else line.place(0.0),
         fails_from=limit.at if fails_above else 0.0,
         fails_to=100.0 if fails_above else limit.at,
+        gains_to=line.place(-scale * numbers[1]) if is_two_sided else 0.0,
     )
 
 

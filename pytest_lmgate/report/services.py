@@ -19,7 +19,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from pytest_lmgate.errors import escape_controls
-from pytest_lmgate.judge.result import Results, Verdict, worst_first
+from pytest_lmgate.judge.result import OUTCOMES, Results, Verdict, worst_first
 from pytest_lmgate.report.explanation import explain
 from pytest_lmgate.report.text import counted, excerpt, shortened
 from pytest_lmgate.report.wording import Row, counts, names, run_facts
@@ -27,7 +27,7 @@ from pytest_lmgate.report.wording import Row, counts, names, run_facts
 _SIZE = 450_000
 """Bytes of all rows, and of all explanations: GitHub refuses a step summary above 1 MiB, a comment above 64 KiB."""
 _NAME, _LINE = 300, 2000
-_SIGNS = {"pass": "✅", "fail": "❌", "error": "❌", "inconclusive": "⚠️", "xfail": "⚠️"}
+_SIGNS = {"pass": "✅", "fail": "❌", "error": "❌"}  # others warn
 _HEADER = (
     "| verdict | gate | value | limit or reference | change | scored | seconds |\n|---|---|---:|---:|---:|---:|---:|"
 )
@@ -62,7 +62,7 @@ def _row(verdict: Verdict, name: str) -> str:
     row, comparison = Row.of(verdict), verdict.comparison
     against = "" if comparison is None else code(comparison.against, _NAME)
     cells = (
-        f"{_SIGNS[verdict.outcome]} {row.outcome}",
+        f"{_SIGNS.get(verdict.outcome, '⚠️')} {row.outcome}",
         code(name, _NAME),
         f"{row.value} {row.interval}".strip(),
         f"{row.limit} {against}".strip(),
@@ -76,7 +76,7 @@ def _row(verdict: Verdict, name: str) -> str:
 def _details(verdict: Verdict, name: str) -> str:
     text = shortened(explain(verdict), _LINE)
     fence = _fence(text, 3)
-    summary = f"{verdict.verdict.upper()} <code>{html.escape(excerpt(name, _NAME))}</code>"
+    summary = f"{verdict.named} <code>{html.escape(excerpt(name, _NAME))}</code>"
     return f"<details><summary>{summary}</summary>\n\n{fence}text\n{text}\n{fence}\n\n</details>"
 
 
@@ -115,18 +115,18 @@ _TITLE = 200
 
 
 def github_annotations(results: Results) -> str:
-    """Return an error for each gate that fails the build, and a warning for each other inconclusive one."""
+    """Return an error for each gate that fails the build, and a warning for each other inconclusive or advisory one."""
     lines = [_command("error", {"title": "lmgate"}, problem) for problem in results.problems]
     for verdict in worst_first(results.verdicts):
         if verdict.fails:
             lines.append(_annotation("error", verdict))
-        elif verdict.verdict == "inconclusive":
+        elif verdict.verdict == "inconclusive" or verdict.advises:
             lines.append(_annotation("warning", verdict))
     return "".join(f"{line}\n" for line in lines)
 
 
 def _annotation(level: str, verdict: Verdict) -> str:
-    title = f"{verdict.verdict.upper()} {verdict.label}"
+    title = f"{verdict.named} {verdict.label}"
     place = {"file": _in_repository(Path(verdict.file)), "line": str(verdict.line)} if verdict.line else {}
     return _command(level, place | {"title": excerpt(title, _TITLE)}, explain(verdict))
 
@@ -150,7 +150,6 @@ def _property(text: str) -> str:
     return _data(escape_controls(text)).replace(":", "%3A").replace(",", "%2C")
 
 
-_OUTCOMES = ("pass", "fail", "inconclusive", "error", "xfail")
 _LABEL = 500
 Reads = Callable[[Verdict], float | None]
 
@@ -195,7 +194,7 @@ def openmetrics_report(results: Results) -> str:
     lines += [
         f'lmgate_verdict{{{labels},lmgate_verdict="{outcome}"}} {int(verdict.outcome == outcome)}'
         for labels, verdict in series.items()
-        for outcome in _OUTCOMES
+        for outcome in OUTCOMES
     ]
     lines += [
         "# TYPE lmgate_problems gauge",

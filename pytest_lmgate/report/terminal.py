@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_lmgate.judge.result import FixtureCall, PreviousBaseline, Verdict, worst_first
 from pytest_lmgate.metrics.score import distinct
-from pytest_lmgate.report.explanation import conclusion, undecidable, unseen
+from pytest_lmgate.report.explanation import conclusion, explain, undecidable, unseen
 from pytest_lmgate.report.text import byte_size, counted, table
 from pytest_lmgate.report.wording import Row, answer_counts, counts, interval, names, number, size, tolerance
 
@@ -52,6 +52,12 @@ def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
         ("inconclusive", f"{name}: {why}")
         for verdict, name in pairs
         if verdict.verdict != "inconclusive" and (why := undecidable(verdict))
+    ]
+    # pytest shows no failure of a test that passes.
+    lines += [
+        (_colour(verdict), explain(verdict).partition("\n")[0])
+        for verdict, _ in pairs
+        if verdict.advises and verdict.verdict == "fail"
     ]
     lines += [("", f"{name}: {text}") for verdict, name in pairs if (text := answer_counts(verdict.answers))]
     lines += [("inconclusive", text) for text in _few(verdicts)]
@@ -138,6 +144,7 @@ def _outgrown(verdicts: Sequence[Verdict]) -> list[str]:
         verdict.label
         for verdict in verdicts
         if (found := verdict.comparison) is not None
+        and verdict.verdict == "pass"
         and found.against.startswith("baseline")
         and -found.degradation > found.tolerance.size
     ]

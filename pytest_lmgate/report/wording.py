@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_lmgate.judge.result import Results, Verdict
+from pytest_lmgate.judge.result import OUTCOMES, Results, Verdict
 from pytest_lmgate.metrics.score import AnswerCounts, distinct
 from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.metrics import METRICS, USERS_METRIC
@@ -56,7 +56,7 @@ def tolerance(comparison: Comparison, metric: str) -> str:
 
     A percentage is relative to the reference's value; for a share it is not a number of points.
     """
-    row, written, amount = METRICS.get(metric, USERS_METRIC), str(comparison.tolerance), comparison.tolerance.size
+    row, written, amount = METRICS.get(metric, USERS_METRIC), comparison.tolerance.written, comparison.tolerance.size
     reference = abs(comparison.reference)
     share = "" if comparison.tolerance.relative or not reference else f"{_short(100 * amount / reference)}%"
     if comparison.tolerance.relative:
@@ -66,6 +66,7 @@ def tolerance(comparison: Comparison, metric: str) -> str:
     if not (comparison.tolerance.relative or row.highest == 1):
         written, in_points = in_points or f"{written} {row.unit}".rstrip(), ""
     more = ", ".join(filter(None, (in_points, share)))
+    written = f"{'±' if comparison.tolerance.two_sided else ''}{written}"
     return f"{written} ({more})" if more else written
 
 
@@ -79,23 +80,24 @@ def degradation(comparison: Comparison) -> str:
         return f"{size(comparison, comparison.degradation, '+.4g')} (no bounds)"
     scale, unit = (100, "%") if comparison.tolerance.relative else (1, "")
     shown = [scale * value for value in (comparison.degradation, comparison.lower, comparison.upper)]
-    decimals = _decimals(shown, scale * comparison.tolerance.size)
+    limit = scale * comparison.tolerance.size
+    decimals = _decimals(shown, (limit, -limit) if comparison.tolerance.two_sided else (limit,))
     measured, lower, upper = (
         f"{value + 0:+.4g}" if decimals is None else f"{value + 0:+.{decimals}f}" for value in shown
     )
     return f"{measured}{unit} [{lower}, {upper}]"
 
 
-def _decimals(shown: Sequence[float], tolerance: float) -> int | None:
-    """Decimals that show two digits of the noise, and keep each number on its side of the tolerance."""
+def _decimals(shown: Sequence[float], limits: Sequence[float]) -> int | None:
+    """Decimals that show two digits of the noise, and keep each number on its side of the limits."""
     width = (max(shown) - min(shown)) / 2
     if not 0 < width < math.inf or max(map(abs, shown)) >= 1e6:
         return None
     fewest = max(0, 1 - math.floor(math.log10(width)))
-    sides = [(value > tolerance) - (value < tolerance) for value in shown]
+    sides = [_side(value, limit) for value in shown for limit in limits]
     for decimals in range(fewest, fewest + 18):  # with which a float is itself
         rounded = [round(value, decimals) for value in shown]
-        if sides == [(value > tolerance) - (value < tolerance) for value in rounded]:
+        if sides == [_side(value, limit) for value in rounded for limit in limits]:
             return decimals
     return None
 
@@ -164,7 +166,7 @@ def run_facts(results: Results) -> dict[str, str]:
 
 
 def properties(verdict: Verdict) -> dict[str, str | float]:
-    facts = {key: getattr(verdict, key) for key in _PROPERTIES}
+    facts = {key: getattr(verdict, key) for key in _PROPERTIES} | ({"advisory": "true"} if verdict.advisory else {})
     if verdict.comparison is not None:
         facts |= {key: getattr(verdict.comparison, key) for key in _PROPERTIES_OF_A_COMPARISON}
         facts["tolerance"] = str(verdict.comparison.tolerance)
@@ -180,10 +182,9 @@ def names(verdicts: Sequence[Verdict]) -> list[str]:
 def counts(verdicts: Sequence[Verdict]) -> str:
     """Return the number of gates by verdict: ``3 gates: 2 pass, 1 fail``."""
     counter: Counter[str] = Counter(verdict.outcome for verdict in verdicts)
-    outcomes = ("pass", "fail", "inconclusive", "error", "xfail")
-    text = ", ".join(f"{counter[outcome]} {outcome}" for outcome in outcomes if counter[outcome])
+    text = ", ".join(f"{counter[outcome]} {outcome}" for outcome in OUTCOMES if counter[outcome])
     if blocking := sum(verdict.fails and verdict.verdict == "inconclusive" for verdict in verdicts):
-        text = text.replace(" inconclusive", f" inconclusive ({blocking} fail{'s' * (blocking == 1)} the build)")
+        text = text.replace(" inconclusive", f" inconclusive ({blocking} fail{'s' * (blocking == 1)} the build)", 1)
     return f"{counted(len(verdicts), 'gate')}: {text}" if verdicts else "0 gates"
 
 

@@ -6,6 +6,7 @@ Which arguments a marker or fixture takes derives from its metric's row and from
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import re
@@ -60,6 +61,8 @@ REQUESTS: Mapping[Statistics, type[msgspec.Struct]] = {
 }
 """The record of how a metric is measured, by what a measurement of it keeps."""
 TEXTS = ("predictions", "references")
+LISTED = ("metric", "model", "dataset", "stride", "variant", "statistic")
+"""Arguments that may be lists in lmgate.yaml, which make a gate of each value."""
 _DERIVED = ("marker", "evaluation", "direction", "metric", "options")  # fields that no argument gives
 _MEANT: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(
@@ -114,6 +117,19 @@ def arguments_of(name: str, row: Metric | None = None) -> list[Parameter]:
     return [*positional, *named.values(), *judging[1:]]
 
 
+def arguments_taken(marker: str, metric: object = None) -> set[str]:
+    """Return the names of the arguments of a marker; those of ``no_regression`` depend on the metric."""
+    row = MARKERS.get(marker) or METRICS.get(metric if isinstance(metric, str) else "", USERS_METRIC)
+    return {each.name for each in arguments_of(marker, row)}
+
+
+@functools.cache
+def gate_arguments() -> frozenset[str]:
+    """Return the names of all arguments that some gate of lmgate.yaml takes."""
+    taken = [arguments_taken(marker) for marker in MARKERS]
+    return frozenset({"marks"}.union(*taken, *(arguments_taken(NO_REGRESSION, metric) for metric in METRICS)))
+
+
 def _kind(marker: str) -> type[LimitGate] | type[NoRegression]:
     return NoRegression if marker == NO_REGRESSION else LimitGate
 
@@ -138,15 +154,20 @@ def parse_marker(marker: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     if marker in MARKERS:
         _check_limit(marker, row, judging["limit"])
     else:
-        _ask_about_percent(row, judging["tolerance"])
-        judging |= {"tolerance": Tolerance.parse(judging["tolerance"]), "direction": row.direction}
+        sizes = [name for name in ("tolerance", "within") if judging.get(name) is not None]
+        if len(sizes) != 1:
+            got = "both" if sizes else "neither"
+            raise ConfigError(f"tolerance, within: expected exactly one of them, got {got}{hint}")
+        _ask_about_percent(row, sizes[0], judging[sizes[0]])
+        allowed = Tolerance.parse(judging[sizes[0]], sizes[0])
+        judging |= {sizes[0]: allowed, "direction": row.direction}
         if row is not USERS_METRIC:
             del given["metric"]
         if is_invalid_reference(judging.get("against", "baseline")):
             against = judging["against"]
             raise ConfigError.of("against", f'expected "baseline", the name of a model or a model, got {against!r}')
         if row.direction is not None:
-            judging["tolerance"].require_that_it_can_fail(row.name, row.direction, row.highest)
+            allowed.require_that_it_can_fail(row.name, row.direction, row.highest)
     what = _evaluation(row, given)
     gate = convert({"marker": marker, "evaluation": what, **judging}, _kind(marker))
     if gate.confidence is not None and isinstance(what.how, DivergenceRequest) and what.how.statistic != "mean":
@@ -197,11 +218,11 @@ def _check_limit(marker: str, row: Metric, limit: object) -> None:
         )
 
 
-def _ask_about_percent(row: Metric, tolerance: object) -> None:
+def _ask_about_percent(row: Metric, name: str, tolerance: object) -> None:
     """Refuse a whole number in the unit of a metric without an upper end, where a percentage may be meant."""
     if type(tolerance) is int and tolerance > 0 and row.highest is None and row.unit not in ("", "points"):
         raise ConfigError.of(
-            "tolerance",
+            name,
             f'expected a percentage or a number with a dot, got {tolerance}: write "{tolerance}%" for percent of the '
             f"reference, or {tolerance}.0 for {tolerance} {row.unit}",
         )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import functools
+import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import msgspec
 import yaml
 
 from pytest_lmgate.errors import ConfigError, LmgateError, nearest
-from pytest_lmgate.settings.decoding import convert, parse_marker
+from pytest_lmgate.settings.decoding import LISTED, arguments_taken, convert, gate_arguments, parse_marker
 from pytest_lmgate.settings.entries import DatasetSpec, Defaults, ModelSpec, ProjectSpec, ResultsSpec, ServerSpec
 from pytest_lmgate.settings.gates import Gate
 from pytest_lmgate.settings.metrics import MARKER_NAMES
@@ -68,10 +69,10 @@ class _Document:
 
         The key is called `name`, by default its parts with dots between.
         """
-        line = self._line(keys)
+        line = self.line(keys)
         return f"{self.file}{f':{line}' if line else ''}: {name or '.'.join(map(str, keys))}"
 
-    def _line(self, keys: Sequence[object]) -> int:
+    def line(self, keys: Sequence[object]) -> int:
         node, line = self.root, 0
         for key in keys:
             pairs = node.value if isinstance(node, yaml.MappingNode) else []
@@ -162,10 +163,25 @@ def _decode(document: _Document) -> ProjectSpec:
         raise ConfigError(f"{document.at([error.argument.partition('.')[0]])}: {error.detail}") from None
     return msgspec.structs.replace(
         own,
-        defaults=document.entry(top.get("defaults"), Defaults, "defaults"),
+        defaults=document.entry(_of_models(document, top), Defaults, "defaults"),
         models=document.entries(top.get("models"), ModelSpec, "models"),
         datasets=document.entries(top.get("datasets"), DatasetSpec, "datasets"),
     )
+
+
+def _of_models(document: _Document, top: dict[Any, Any]) -> dict[str, Any]:
+    """Return the defaults of models; refuse one that is no argument of a gate either, or that has no gate to go to."""
+    given = document.mapping(top.get("defaults"), "defaults")
+    own = Defaults.__struct_fields__
+    for name in given.keys() - set(own):
+        if name not in (known := gate_arguments()):
+            raise ConfigError(
+                f"{document.at(['defaults', name])}: unknown key{nearest(str(name), [*own, *known])}; expected one of "
+                f"{', '.join(own)}, or an argument of a gate{_outdent('defaults', name)}"
+            )
+        if "gates" not in top:
+            raise ConfigError(f"{document.at(['defaults', name])}: it is for gates, and the file has no gates:")
+    return {name: value for name, value in given.items() if name in own}
 
 
 @functools.lru_cache(maxsize=8)  # the gates of a file are read first, and its models when all are collected
@@ -254,15 +270,22 @@ class YamlGate:
     key: str  # its place in the file, as in ``gates[3].ppl_max``
     line: int  # its line, from 1
     lines: Mapping[str, int]  # the line of each argument
+    defaults: Mapping[str, int] = field(default_factory=dict)  # the line of each of the file's defaults
     gate: Gate = field(init=False)  # the gate that it defines
+    marks: tuple[str, ...] = ()  # names of pytest's own marks
+    is_one_of_many: bool = False  # whether a list makes other gates of the same entry
 
     def problem(self, error: LmgateError) -> str:
         name = error.argument if isinstance(error, ConfigError) else ""
-        if not isinstance(error, ConfigError) or name not in self.lines:
+        if not isinstance(error, ConfigError) or name not in (self.lines.keys() | self.defaults.keys()):
             return f"{self.file}:{self.line}: {self.key}: {error}"
-        value = self.arguments[name]
-        is_number = isinstance(value, str) and _EXPONENT.fullmatch(value)
-        hint = "; YAML takes an exponent only with a dot and a sign, as in 1.0e-3" if is_number else ""
+        value, hint = self.arguments.get(name), ""
+        if isinstance(value, str) and _EXPONENT.fullmatch(value):
+            hint = "; YAML takes an exponent only with a dot and a sign, as in 1.0e-3"
+        if isinstance(value, list) and name in _SINGLE:
+            hint = f"; only {', '.join(LISTED)} take a list, and a mapping gives each of its names a value"
+        if name not in self.lines:
+            return f"{self.file}:{self.defaults[name]}: {self.key}: defaults.{name}: {error.detail}{hint}"
         return f"{self.file}:{self.lines[name]}: {self.key}.{name}: {error.detail}{hint}"
 
 
@@ -285,16 +308,34 @@ def read_gates(file: Path) -> tuple[list[YamlGate], list[str]]:
             f"{file}:{_line_of(key)}: gates: expected a list of gates such as {_EXAMPLE}, got {_kind(entries)}; "
             "remove the key if there are none"
         )
-    gates, problems = [], []
+    own = document.mapping(top.get("defaults"), "defaults")
+    defaults = {name: value for name, value in own.items() if name not in Defaults.__struct_fields__}
+    lines = {name: document.line(["defaults", name]) for name in defaults}
+    gates, problems, used = list[YamlGate](), list[str](), set[str]()
     for index, (entry, node) in enumerate(zip(entries, listed.value, strict=True)):
         try:
-            gates.append(_gate(entry, node, file, f"gates[{index}]"))
+            gates += _gates(entry, node, file, f"gates[{index}]", defaults, lines, used)
         except ConfigError as error:
             problems.append(str(error))
+    if not problems:
+        problems += [
+            f"{document.at(['defaults', name])}: no gate uses it: none takes {name}, or each gives its own; remove it"
+            for name in defaults
+            if name not in used and name in gate_arguments()  # of others, decoding the file says more
+        ]
     return gates, problems
 
 
-def _gate(entry: object, node: yaml.Node, file: Path, key: str) -> YamlGate:
+def _gates(
+    entry: object,
+    node: yaml.Node,
+    file: Path,
+    key: str,
+    defaults: Mapping[str, Any],
+    default_lines: Mapping[str, int],
+    used: set[str],
+) -> list[YamlGate]:
+    """Return the gates of an entry: several where arguments are lists."""
     where = f"{file}:{_line_of(node)}: {key}"
     if not isinstance(entry, dict):
         raise ConfigError(f"{where}: expected a marker with its arguments, as in {_EXAMPLE}; got {_kind(entry)}")
@@ -315,15 +356,110 @@ def _gate(entry: object, node: yaml.Node, file: Path, key: str) -> YamlGate:
         hint = f"; a decimal has a dot: {before[0]}: {before[1]}.{unnamed[0]}" if is_decimal else ""
         raise ConfigError(f"{where}: expected names of arguments, got {unnamed[0]!r}{hint}")
     lines = {name.value: _line_of(name) for name, _ in arguments_node.value}  # what is merged in comes first
-    found = YamlGate(marker, arguments, file, f"{key}.{marker}", _line_of(marker_node), lines)
+    gate = YamlGate(marker, arguments, file, f"{key}.{marker}", _line_of(marker_node), lines, default_lines)
+    gates: list[YamlGate] = []
     try:
-        for name in ("metric", "model", "reference", "dataset", "against"):
-            if name in arguments:
-                _require_name(name, arguments[name])
-        found.gate = parse_marker(marker, (), arguments)
+        for given in _written_out(marker, arguments, defaults, used):
+            marks = _marks(given.pop("marks", None))
+            gates.append(gate := replace(gate, arguments=given, marks=marks))
+            for name in ("metric", "model", "reference", "dataset", "against"):
+                if name in given:
+                    _require_name(name, given[name])
+            gate.gate = parse_marker(marker, (), given)
     except ConfigError as error:
-        raise ConfigError(found.problem(error)) from None
-    return found
+        raise ConfigError(gate.problem(error)) from None
+    for each in gates:
+        each.is_one_of_many = len(gates) > 1
+    return gates
+
+
+_SINGLE = ("limit", "tolerance", "within", "against", "reference", "confidence", "protocol", "max_length")
+_INSTEAD = {"tolerance": "within", "within": "tolerance"}  # a gate that gives one takes no default of the other
+
+
+def _written_out(
+    marker: str, arguments: Mapping[str, Any], defaults: Mapping[str, Any], used: set[str]
+) -> Iterator[dict[str, Any]]:
+    """Yield the arguments of each gate as if it had been written out by itself; note which defaults are `used`."""
+    takes_metric = "metric" in arguments_taken(marker)
+    metric = arguments.get("metric", defaults.get("metric")) if takes_metric else None
+    for each in _names("metric", metric):
+        taken = arguments_taken(marker, each) | {"marks"}
+        inherited = {
+            name: value
+            for name, value in defaults.items()
+            if name in taken and not {name, _INSTEAD.get(name)} & arguments.keys()
+        }
+        used.update(inherited)
+        given = {**inherited, **arguments}
+        lists = {
+            name: _names(name, value)
+            for name, value in given.items()
+            if name in LISTED and name in taken and isinstance(value, list)
+        }
+        axes = lists | ({"metric": [each]} if "metric" in lists else {})
+        for values in itertools.product(*axes.values()):
+            chosen = dict(zip(axes, values, strict=True))
+            written = {
+                name: chosen.get(name, _own_value(name, value, lists, chosen) if name in taken else value)
+                for name, value in given.items()
+            }
+            # A null takes a default away, or leaves the argument out for one name of a list.
+            may_be_left_out = {name for name in given if name in defaults or isinstance(given[name], dict)}
+            yield {
+                name: value
+                for name, value in written.items()
+                if value is not None or name not in may_be_left_out or name == "add_bos_token"  # whose null is a value
+            }
+
+
+def _names(argument: str, value: object) -> list[Any]:
+    """Return the names of a list, or a single one as it is."""
+    if not isinstance(value, list):
+        return [value]
+    if not value:
+        raise ConfigError.of(argument, "expected a name or a list of names, got an empty list")
+    for each in value:
+        if not isinstance(each, str | int):
+            raise ConfigError.of(argument, f"expected a list of single values, got {_kind(each)} in it")
+        if value.count(each) > 1:
+            raise ConfigError.of(argument, f"expected different values, got {each!r} twice")
+    return value
+
+
+def _own_value(argument: str, value: Any, lists: Mapping[str, list[Any]], chosen: Mapping[str, Any]) -> Any:
+    """Return a value, of a mapping from the names in a list that of the chosen name."""
+    if not isinstance(value, dict):
+        return value
+    if not lists:
+        what = "a mapping, which gives each name of a list its own value: but this gate has no list"
+        raise ConfigError.of(argument, f"expected a single value, got {what}")
+    by = max(lists, key=lambda name: len(value.keys() & set(lists[name])))
+    missing = [f"{name} is missing" for name in lists[by] if name not in value]
+    extra = [f"got {name!r}{nearest(str(name), map(str, lists[by]))}" for name in value if name not in lists[by]]
+    if missing or extra:
+        names = ", ".join(map(str, lists[by]))
+        raise ConfigError.of(argument, f"expected a value for each {by}, {names}: {', '.join([*extra, *missing])}")
+    if same := [name for name, names in lists.items() if name != by and value.keys() == set(names)]:
+        raise ConfigError.of(argument, f"its keys may be names of {by} or of {same[0]}: write these gates one by one")
+    return _own_value(argument, value[chosen[by]], lists, chosen)
+
+
+# Marks of pytest that do nothing, or something else, without arguments of their own.
+_NEED_ARGUMENTS = ("parametrize", "usefixtures", "skipif", "filterwarnings", "xdist_group")
+
+
+def _marks(given: object) -> tuple[str, ...]:
+    names = [given] if isinstance(given, str) else given
+    if names is None:
+        return ()
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+        raise ConfigError.of("marks", f"expected names of marks, as in [nightly], got {_kind(given)}")
+    for name in names:
+        if not name.isidentifier() or name in (*MARKER_NAMES, *_NEED_ARGUMENTS):
+            what = "a gate" if name in MARKER_NAMES else "a mark that needs arguments" if name.isidentifier() else ""
+            raise ConfigError.of("marks", f"expected the name of a mark, got {name!r}{what and f', {what}'}")
+    return tuple(names)
 
 
 def _require_name(argument: str, value: object) -> None:

@@ -86,7 +86,7 @@ _PERCENT = re.compile(r"(?P<number>(\d+(\.\d*)?|\.\d+))\s*%")
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The largest degradation that passes.
+    """The largest degradation that passes, or with `two_sided` the largest change in either direction.
 
     It is a size without a sign: which way is worse belongs to the metric, so the same ``"1%"`` bounds a perplexity from
     above and an accuracy from below.
@@ -94,54 +94,68 @@ class Tolerance:
     Attributes:
         size: A fraction of the reference's value (0.01 for ``"1%"``), or a number in the metric's unit; not negative.
         relative: Whether it is a fraction.
+        two_sided: Whether a gain beyond it fails too, as of ``within="2%"``.
     """
 
     size: float
     relative: bool
+    two_sided: bool = False
 
     @classmethod
-    def parse(cls, written: object) -> Tolerance:
-        """Read a text such as ``"1%"`` or ``"0.5%"``, or a number."""
+    def parse(cls, written: object, name: str = "tolerance") -> Tolerance:
+        """Read a text such as ``"1%"`` or ``"0.5%"``, or a number, from the argument `name`."""
+        two_sided = name == "within"
         if isinstance(written, str):
             match = _PERCENT.fullmatch(written.strip())
             if match is None:
                 raise ConfigError.of(
-                    "tolerance",
+                    name,
                     'expected a percentage of the reference such as "1%", or a number without quotes in '
                     f"the metric's own unit, got {shown(written)}{decimal_hint(written)}",
                 )
             percent = float(match["number"])
             if not percent <= 100:
-                raise ConfigError.of("tolerance", f"expected at most 100% of the reference, got {shown(written)}")
-            return cls(percent / 100, relative=True)
+                raise ConfigError.of(name, f"expected at most 100% of the reference, got {shown(written)}")
+            return cls(percent / 100, relative=True, two_sided=two_sided)
         if isinstance(written, bool) or not isinstance(written, int | float):
             raise ConfigError.of(
-                "tolerance",
+                name,
                 f'expected a percentage such as "1%" or a number, got {shown(written)} ({type(written).__name__})',
             )
         if not 0 <= written <= sys.float_info.max:
             raise ConfigError.of(
-                "tolerance",
+                name,
                 f"expected a finite number that is not negative, got {shown(written)}; the metric defines which way is "
                 "worse",
             )
-        return cls(float(written), relative=False)
+        return cls(float(written), relative=False, two_sided=two_sided)
+
+    @property
+    def name(self) -> str:
+        """The argument that it was given by."""
+        return "within" if self.two_sided else "tolerance"
 
     def require_that_it_can_fail(self, metric: str, direction: Literal["lower", "higher"], span: float | None) -> None:
         """Refuse a tolerance that no candidate could exceed, as with ``tolerance=1`` for an accuracy.
 
         The `span` is the distance between the metric's best and worst value; None if unbounded.
         """
-        largest = (1.0 if direction == "higher" else None) if self.relative else span
+        largest = (1.0 if direction == "higher" or self.two_sided else None) if self.relative else span
         if largest is not None and self.size >= largest:
+            is_of_gains = self.two_sided and self.relative and direction == "lower"
             raise ConfigError.of(
-                "tolerance",
-                f"expected less than {Tolerance(largest, self.relative)} for {metric}, got {self}: no "
-                "candidate can be worse than that, so the gate could never fail",
+                self.name,
+                f"expected less than {Tolerance(largest, self.relative)} for {metric}, got {self.written}: no "
+                f"candidate can be {'better' if is_of_gains else 'worse'} than that, so the gate could never fail"
+                f"{' by a gain' if is_of_gains else ''}",
             )
 
-    def __str__(self) -> str:
+    @property
+    def written(self) -> str:
         return f"{100 * self.size:.12g}%" if self.relative else f"{self.size:.12g}"
+
+    def __str__(self) -> str:
+        return f"{'±' if self.two_sided else ''}{self.written}"
 
 
 def shown(value: object) -> str:
@@ -269,10 +283,12 @@ class LimitGate(BaseGate, frozen=True, kw_only=True):
     Attributes:
         limit: The worst value that passes, in the metric's unit.
         confidence: One-sided level, such as 0.95, of the bound that has to pass; None judges the value alone.
+        advisory: Reports show a FAIL or INCONCLUSIVE, but it does not fail the build; an ERROR does.
     """
 
     limit: float
     confidence: Level | None = None
+    advisory: bool = False
 
     uses_baseline = False
 
@@ -296,24 +312,35 @@ class NoRegression(BaseGate, frozen=True, kw_only=True):
     Attributes:
         tolerance: How much worse passes: '5%' is 5% of the reference's value, so 2.5 points of an accuracy of 0.5; a
             number is in the metric's own unit: 1.5 for a perplexity, 0.02 for 2 points of an accuracy.
+        within: Instead of a tolerance: how much the value may change in either direction, so that a gain fails too.
         against: 'baseline' for the committed baseline, or a model that is measured on the same data.
         confidence: One-sided level of the bounds that decide between PASS, FAIL and INCONCLUSIVE.
         direction: ``lower`` if smaller values are better, else ``higher``; None for a user's metric, which knows.
         same: With `against`: whether the two may have the same weights, as when only a template or config.json changed.
+        advisory: Reports show a FAIL or INCONCLUSIVE, but it does not fail the build; an ERROR does.
     """
 
     marker: str = NO_REGRESSION
-    tolerance: Tolerance
+    tolerance: Tolerance | None = None
+    within: Tolerance | None = None
     against: Any = "baseline"
     confidence: Level = 0.95
     direction: Direction | None = None
     same: bool = False
+    advisory: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.against, str) and self.against == "baseline":  # None from here on
             msgspec.structs.force_setattr(self, "against", None)
             if self.same:
                 raise ConfigError.of("same", "it is about the weights of two models, so it needs against: a model")
+
+    @property
+    def allowed(self) -> Tolerance:
+        """Whichever of tolerance and within was given."""
+        allowed = self.tolerance or self.within
+        assert allowed is not None, "decoding requires one of them"
+        return allowed
 
     @property
     def uses_baseline(self) -> bool:

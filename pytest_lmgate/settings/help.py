@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from pytest_lmgate.settings.decoding import REQUESTS, arguments_of, flat_fields
+from pytest_lmgate.settings.decoding import LISTED, REQUESTS, arguments_of, flat_fields, gate_arguments
 from pytest_lmgate.settings.entries import ProjectSpec
 from pytest_lmgate.settings.gate_options import GenerationRequest
 from pytest_lmgate.settings.gates import LimitGate, NoRegression
@@ -113,7 +113,7 @@ _PERCENT = {"type": "string", "pattern": r"^\s*[\d.]+\s*%\s*$"}
 # What a file says in another way than the record that is made of it.
 _WRITTEN: dict[str, dict[str, Any]] = {
     **dict.fromkeys((*_MEANINGS, "against"), _NAME),
-    "tolerance": {"anyOf": [{"type": "number", "minimum": 0}, _PERCENT]},
+    **{name: {"anyOf": [{"type": "number", "minimum": 0}, _PERCENT]} for name in ("tolerance", "within")},
     "stop": {"anyOf": [_NAME, {"type": "array", "items": _NAME}]},
 }
 
@@ -127,6 +127,8 @@ def json_schema() -> dict[str, Any]:
             definition["properties"]["stop"] = _WRITTEN["stop"]
         for key, words in described.items():
             definition["properties"][key] = {**definition["properties"][key], "description": words}
+        if name == "Defaults":
+            definition["patternProperties"] = {f"^({'|'.join(sorted(gate_arguments()))})$": {}}
         if name in _ANY_OF:
             definition["anyOf"] = [{"required": [key]} for key in _ANY_OF[name]]
     top = definitions.pop("ProjectSpec")
@@ -154,11 +156,16 @@ def _gate() -> dict[str, Any]:
 
 
 def _marker(words: str, arguments: list[Parameter]) -> dict[str, Any]:
+    """Return the schema of a gate; which arguments it lacks is said where the file is read, with its defaults."""
     kinds = msgspec.json.schema_components([each.annotation for each in arguments])[0]
-    return {
-        "type": "object",
-        "description": words,
-        "properties": {each.name: _WRITTEN.get(each.name, kind) for each, kind in zip(arguments, kinds, strict=True)},
-        "required": [each.name for each in arguments if each.default is Parameter.empty],
-        "additionalProperties": False,
-    }
+    properties = {each.name: _WRITTEN.get(each.name, kind) for each, kind in zip(arguments, kinds, strict=True)}
+    properties = {name: _expandable(kind, takes_list=name in LISTED) for name, kind in properties.items()}
+    properties["marks"] = {"anyOf": [_NAME, {"type": "array", "items": _NAME, "minItems": 1}]}
+    return {"type": "object", "description": words, "properties": properties, "additionalProperties": False}
+
+
+def _expandable(kind: dict[str, Any], *, takes_list: bool) -> dict[str, Any]:
+    """Return the schema of a value, of a mapping from names to values, and of a list that makes a gate of each."""
+    mapping = {"type": "object", "minProperties": 1, "additionalProperties": {"anyOf": [kind, {"type": "object"}]}}
+    listed = {"type": "array", "minItems": 1, "uniqueItems": True, "items": kind}
+    return {"anyOf": [kind, mapping, *([listed] if takes_list else [])]}

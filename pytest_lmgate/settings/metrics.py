@@ -115,6 +115,8 @@ _ROWS = (
     Metric("invalid", "share without an answer", "the share of generated texts in which no answer was found",
            "texts", "texts:invalid", "lower", highest=1, unit="points", lowest=0, options=("variant",),
            also_called=("noanswer", "unanswered")),
+    Metric("cut", "share of cut texts", "the share of generated texts that were cut at max_new_tokens",
+           "texts", "texts:cut", "lower", highest=1, unit="points", lowest=0, also_called=("truncated", "truncation")),
 )
 # fmt: on
 

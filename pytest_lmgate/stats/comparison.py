@@ -1,8 +1,10 @@
 """`Comparison`: is the candidate worse than the reference by more than the tolerance? Three verdicts, by two bounds.
 
 PASS if the upper bound of the degradation is at most the tolerance, FAIL if the lower bound is above it, else
-INCONCLUSIVE: a non-inferiority test and its converse. `paired` makes the bounds. docs/no_regression.md has the whole
-story, benchmarks/decisions.py how often the verdicts are right.
+INCONCLUSIVE: a non-inferiority test and its converse. A two-sided tolerance asks the same of gains: PASS is then an
+equivalence test by two one-sided tests (Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15(6),
+657-680), each at the full level, and FAIL is a loss or a gain beyond it. `paired` makes the bounds.
+docs/no_regression.md has the whole story, benchmarks/decisions.py how often the verdicts are right.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ else:
     Number = float | None  # as JSON has it
 
 POWER = 0.8
+PValuesAt = Callable[[float], tuple[float, float]]
+"""Returns the one-sided p-values of "the degradation is at least" and "is at most" a limit on the tested scale."""
 _MOST_TIMES = 1e9
 
 
@@ -49,8 +53,10 @@ class Comparison(msgspec.Struct, frozen=True):
         lower: One-sided lower bound of the degradation; None without an interval.
         upper: One-sided upper bound of the degradation; None without an interval.
         df: Degrees of freedom of Student's t, if any.
-        p_pass: One-sided p-value of "the degradation is at least the tolerance"; small speaks for ``pass``.
-        p_fail: One-sided p-value of "the degradation is at most the tolerance"; small speaks for ``fail``.
+        p_pass: One-sided p-value of "the degradation is at least the tolerance"; small speaks for ``pass``. With a
+            two-sided tolerance, the larger of those of loss and gain.
+        p_fail: One-sided p-value of "the degradation is at most the tolerance"; small speaks for ``fail``. With a
+            two-sided tolerance, the smaller of those of loss and gain.
         p_value: For a bootstrap, sacrebleu's two-sided p-value of "the systems do not differ".
         detectable: Smallest degradation detected with a power of 80%: the wider bound's distance, times ``1 + t_.80 /
             t_confidence``. With a smaller tolerance, more than one in five unchanged models do not ``pass``.
@@ -113,9 +119,13 @@ class Comparison(msgspec.Struct, frozen=True):
 
         With `strict` every INCONCLUSIVE fails.
         """
-        if self.decision == "inconclusive":
-            return strict or not self.degradation <= self.tolerance.size
-        return self.decision == "fail"
+        return self.decision == "fail" or (self.decision == "inconclusive" and (strict or self.is_beyond))
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether the measured change is beyond the tolerance, whatever its noise."""
+        change = abs(self.degradation) if self.tolerance.two_sided else self.degradation
+        return not change <= self.tolerance.size
 
 
 class TestScale(NamedTuple):
@@ -124,6 +134,8 @@ class TestScale(NamedTuple):
     measured: float
     limit: float
     """The tolerance on that scale."""
+    gain: float
+    """The largest gain that passes with a two-sided tolerance, which is below 0."""
     outward: Callable[[float], float] = lambda x: x
     """Turns a value of that scale into one to show."""
 
@@ -178,17 +190,21 @@ def decide(
     scale: TestScale,
     bounds: Bounds,
     df: float,
-    p_values: tuple[float, float],
+    p_values_at: PValuesAt,
     *,
     finite: bool = True,
 ) -> Comparison:
-    """Judge a comparison by one-sided bounds of its degradation; `p_values` are ``(p_pass, p_fail)``."""
+    """Judge a comparison by one-sided bounds of its degradation."""
     lower, upper = scale.outward(bounds.lower), scale.outward(bounds.upper)
-    decision = decision_of(lower, upper, comparison.tolerance)
+    tolerance = comparison.tolerance
+    decision = decision_of(lower, upper, tolerance)
     # The distance of a bound holds 95%; a power of 80% needs as much again as its quantile has.
-    more = 1 + t_quantile(POWER, df) / t_quantile(comparison.confidence, df)
+    more = 1 + t_quantile(power_of(tolerance), df) / t_quantile(comparison.confidence, df)
     above, below = bounds.upper - scale.measured, scale.measured - bounds.lower
     beyond = scale.measured - scale.limit
+    if tolerance.two_sided and abs(scale.measured - scale.gain) < abs(beyond):  # the nearer limit decides
+        beyond = scale.measured - scale.gain
+    p_pass, p_fail = p_values(p_values_at, scale.limit, scale.gain if tolerance.two_sided else None)
     enough = None
     if finite and decision == "inconclusive":
         enough = needed(comparison.n, more * (below if beyond > 0 else above), abs(beyond))
@@ -198,8 +214,8 @@ def decide(
         lower=lower,
         upper=upper,
         df=df,
-        p_pass=p_values[0],
-        p_fail=p_values[1],
+        p_pass=p_pass,
+        p_fail=p_fail,
         detectable=scale.outward(more * max(above, below)) if finite else None,
         needed=enough,
         bounds=bounds.lower_rule if beyond > 0 else bounds.upper_rule,
@@ -207,9 +223,24 @@ def decide(
 
 
 def decision_of(lower: float, upper: float, tolerance: Tolerance) -> Decision:
-    if upper <= tolerance.size:
+    gain = -tolerance.size if tolerance.two_sided else -math.inf
+    if gain <= lower and upper <= tolerance.size:
         return "pass"
-    return "fail" if lower > tolerance.size else "inconclusive"
+    return "fail" if lower > tolerance.size or upper < gain else "inconclusive"
+
+
+def p_values(at: PValuesAt, limit: float, gain: float | None) -> tuple[float, float]:
+    """Return ``(p_pass, p_fail)`` by the one-sided ones at each limit; `gain` is that of a two-sided tolerance."""
+    p_pass, p_fail = at(limit)
+    if gain is None:
+        return p_pass, p_fail
+    p_gained, p_within = at(gain)
+    return max(p_pass, p_within), min(p_fail, p_gained)
+
+
+def power_of(tolerance: Tolerance) -> float:
+    """Return the power that each bound needs so that an unchanged model passes in 80% of runs."""
+    return (1 + POWER) / 2 if tolerance.two_sided else POWER
 
 
 def needed(n: int, visible: float, distance: float) -> int | None:

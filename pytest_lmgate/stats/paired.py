@@ -21,13 +21,14 @@ from pytest_lmgate.errors import ComparisonError, ConfigError, MetricInputError
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.stats.bootstrap import Resamples, Statistic, paired_bootstrap
 from pytest_lmgate.stats.comparison import (
-    POWER,
     Comparison,
     TestScale,
     blank_comparison,
     decide,
     decision_of,
     no_interval,
+    p_values,
+    power_of,
 )
 from pytest_lmgate.stats.means import ClusteredMean, Rule, score_cdf, score_quantile, student_or_hall, t_quantile, tail
 from pytest_lmgate.stats.proportions import Changes, Outcomes, rows_without_change, tango_bounds, tango_z
@@ -142,9 +143,9 @@ def _bootstrapped(metric: Statistic, candidate: Sample, reference: Sample, compa
     drawn = np.sort(0.0 + sign * (_ratios(changes, resampled.baselines) if tolerance.relative else changes))
     noise = Resamples(drawn, comparison.degradation, len(candidate.counts))
     comparison = replace(comparison, p_value=resampled.p_value if noise.stderr else None)
-    tested = TestScale(comparison.degradation, tolerance.size)
-    bounds, p_values = noise.bounds(comparison.confidence), noise.p_values(tolerance.size)
-    return decide(comparison, tested, bounds, noise.df, p_values, finite=noise.is_finite)
+    tested = TestScale(comparison.degradation, tolerance.size, -tolerance.size)
+    bounds = noise.bounds(comparison.confidence)
+    return decide(comparison, tested, bounds, noise.df, noise.p_values, finite=noise.is_finite)
 
 
 def _ratios(differences: Floats, baselines: Floats) -> Floats:
@@ -183,13 +184,14 @@ def _compare_means(comparison: Comparison, candidate: Sample, reference: Sample,
     if noise.stderr is None or noise.df is None:
         return comparison
     bounds = student_or_hall(tested.measured, noise.stderr, t_quantile(comparison.confidence, noise.df), noise.skewness)
-    beyond = tested.measured - tested.limit
-    if noise.stderr == 0:
-        p_values = (0.0, 1.0) if beyond <= 0 else (1.0, 0.0)
-    else:
-        x = beyond / noise.stderr
-        p_values = tail(x, noise.df, noise.skewness), tail(-x, noise.df, -noise.skewness)
-    return decide(comparison, tested, bounds, noise.df, p_values)
+
+    def p_values_at(limit: float, df: float = noise.df, stderr: float = noise.stderr) -> tuple[float, float]:
+        beyond = tested.measured - limit
+        if stderr == 0:
+            return (0.0, 1.0) if beyond <= 0 else (1.0, 0.0)
+        return tail(beyond / stderr, df, noise.skewness), tail(-beyond / stderr, df, -noise.skewness)
+
+    return decide(comparison, tested, bounds, noise.df, p_values_at)
 
 
 def _tested(
@@ -202,21 +204,23 @@ def _tested(
 ) -> tuple[TestScale, ClusteredMean]:
     if scale.exponential and tolerance.relative:
         noise = noise_of(scale.factor * (candidate - reference))
-        return TestScale(noise.mean, math.log1p(tolerance.size), _expm1), noise
+        gain = math.log1p(-tolerance.size) if tolerance.size < 1 else -math.inf
+        return TestScale(noise.mean, math.log1p(tolerance.size), gain, _expm1), noise
+    size = tolerance.size
     sign = scale.factor if scale.direction == "lower" else -scale.factor
     if not scale.exponential and not tolerance.relative:
         noise = noise_of(sign * (candidate - reference))
-        return TestScale(noise.mean, tolerance.size), noise
+        return TestScale(noise.mean, size, -size), noise
     if scale.exponential:
         noise = noise_of(sign * (values[0] * candidate - values[1] * reference))
-        return TestScale(values[0] - values[1], tolerance.size), noise
+        return TestScale(values[0] - values[1], size, -size), noise
     level = values[1] if values[1] > 0 else math.nan  # which `blank_comparison` refuses
     ratio = values[0] / level
     noise = noise_of(sign / level * (candidate - ratio * reference))
     if int(((candidate != 0) | (reference != 0)).sum()) < 2:  # of which the ratio is, without any noise to be seen
         noise = dataclasses.replace(noise, clusters=1, stderr=None, df=None)
     # A product with a negative sign would show no change as -0.
-    return TestScale(1 - ratio if sign < 0 else ratio - 1, tolerance.size), noise
+    return TestScale(1 - ratio if sign < 0 else ratio - 1, size, -size), noise
 
 
 def _expm1(x: float) -> float:
@@ -239,19 +243,29 @@ def _judged_by_changes(
     comparison: Comparison, changes: Changes, unit: float, df: float | None, rule: Rule
 ) -> Comparison:
     """Judge changed rows; `unit` is the share of rows of a degradation of 1. Without `df`, z is normal."""
-    z, size = score_quantile(comparison.confidence, df), comparison.tolerance.size * unit
+    z, tolerance = score_quantile(comparison.confidence, df), comparison.tolerance
+    size = tolerance.size * unit
     lower, upper = (bound / unit for bound in tango_bounds(changes, z))
-    score = tango_z(changes, size) if size < 1 else -math.inf
-    decision = decision_of(lower, upper, comparison.tolerance)
-    more = 1 + score_quantile(POWER, df) / z
+    decision = decision_of(lower, upper, tolerance)
+    more = 1 + score_quantile(power_of(tolerance), df) / z
+
+    def score_at(limit: float) -> float:
+        return tango_z(changes, limit) if abs(limit) < 1 else math.copysign(math.inf, -limit)
+
+    def p_values_at(limit: float) -> tuple[float, float]:
+        return score_cdf(score_at(limit), df), score_cdf(-score_at(limit), df)
+
+    limits = [size, -size] if tolerance.two_sided else [size]
+    score = min(map(score_at, limits), key=abs)  # of the nearer limit, which decides
+    p_pass, p_fail = p_values(p_values_at, size, -size if tolerance.two_sided else None)
     return replace(
         comparison,
         decision=decision,
         lower=lower,
         upper=upper,
         df=df,
-        p_pass=score_cdf(score, df),
-        p_fail=score_cdf(-score, df),
+        p_pass=p_pass,
+        p_fail=p_fail,
         detectable=more * max(upper - comparison.degradation, comparison.degradation - lower),
         needed=_rows_needed(changes, size, score, z, more, comparison.n) if decision == "inconclusive" else None,
         bounds=rule,

@@ -168,6 +168,66 @@ def test_no_answer_in_any_row_is_an_error_but_for_the_gate_of_that_share(project
     )
 
 
+def test_the_share_of_texts_cut_at_max_new_tokens_is_gated_whatever_is_extracted(project: AnswersProject) -> None:
+    project.model("longer", RIGHT | dict.fromkeys(("q0", "q1", "q2", "q3"), "9" * 50))
+    project.model("mute", RIGHT | {"q0": "9" * 50}, says_ends=False)
+    against = {"no_regression": {"metric": "cut", "model": "longer", "dataset": "math", "against": "m", "within": 0.1}}
+    project.gates(
+        gate("cut_max", limit=0.125),
+        gate("cut_max", limit=0.12),
+        gate("cut_max", limit=0, max_new_tokens=60),
+        gate("cut_max", limit=0.9, model="mute"),
+        against,
+    )
+    ran = project.run("--lmgate-report", "json:report.json")
+    assert ran.code == 1
+    passed, failed, longer, mute, compared = project.report()["gates"]
+    assert [each["value"] for each in (passed, failed, longer)] == [0.125, 0.125, 0.0]
+    assert [each["verdict"] for each in (passed, failed, longer, mute)] == ["pass", "fail", "pass", "error"]
+    assert "'math': cut: whether a text was cut at max_new_tokens is not known: some engines" in mute["message"]
+    assert (compared["value"], compared["comparison"]["degradation"]) == (0.5, 0.375)
+    worst = failed["worst"][0]
+    assert (worst["row"], worst["output"], worst["answer"]) == (7, "7" * 40, "cut at max_new_tokens")
+    assert "1 of 8 texts cut at max_new_tokens (12.5%)" in ran.text
+
+
+def test_an_update_of_extract_leaves_the_baseline_of_cut_as_it_is(project: AnswersProject) -> None:
+    by_baseline = {"no_regression": {"metric": "cut", "model": "m", "dataset": "math", "tolerance": 0.1}}
+    project.gates(by_baseline)
+    project.run("--lmgate-update").expect(0)
+    project.gates(by_baseline, extract=None)
+    project.run().expect(0, passed=1)
+    project.model("m", RIGHT | dict.fromkeys(("q0", "q1", "q2", "q3"), "9" * 50))
+    project.run().expect(1, failed=1).says("share of cut texts 0.5 of 'm'")
+
+
+def test_given_texts_and_functions_do_not_say_whether_they_were_cut(project: AnswersProject) -> None:
+    project.gates(max_new_tokens=None, stop=None, extract=None)
+    project.write(
+        test_cut="""
+        import pytest, pytest_lmgate as lmgate
+
+        def test_fixture(cut_of):
+            assert cut_of("m", "math", max_new_tokens=40) == 1 / 8
+
+        def test_given(cut_of):
+            cut_of(predictions=["a"], references=[["a"]])
+
+        @pytest.fixture
+        def function():
+            return lambda prompts: ["a" for _ in prompts]
+
+        @pytest.mark.cut_max(lmgate.fixture("function"), "math", 0.5)
+        def test_function():
+            pass
+        """
+    )
+    ran = project.run().expect(1, failed=1, error=1, passed=1)
+    ran.says(
+        "only a model's own texts say whether they were cut", "is not known: some engines do not say, and a function"
+    )
+
+
 def test_what_cannot_be_asked_of_answers_is_told_when_the_gates_are_collected(project: AnswersProject) -> None:
     wrong = {
         "variant: expected an extraction of the dataset, got 'strict'": ("exact_min", "boxed", {"variant": "strict"}),

@@ -29,7 +29,7 @@ GATES = {
     "median": '"median", MODEL, "chains", 0.1',
 }
 """The arguments of each metric's marker; "length" and "median" are a user's, a mean and not a mean."""
-ELSEWHERE = {"pppl"}  # by the baseline below; there is one masked model
+ELSEWHERE = {"pppl", "cut"}  # by the baseline below, since there is one masked model; and in test_answers.py
 USERS_METRICS = """
     import numpy as np
     from pytest_lmgate import TextMetric

@@ -57,12 +57,12 @@ def test_the_usual_value_of_an_option_is_its_default(row: Metric) -> None:
 def test_every_marker_names_its_metric_and_the_side_that_fails() -> None:
     assert set(MARKERS) >= {
         "ppl_max", "bpb_max", "kl_max", "top1_min", "pppl_max", "accuracy_min", "bleu_min", "chrf_min", "ter_max",
-        "rouge_min", "exact_min", "invalid_max", "metric_min", "metric_max",
+        "rouge_min", "exact_min", "invalid_max", "cut_max", "metric_min", "metric_max",
     }  # fmt: skip
     for marker, row in MARKERS.items():
         assert row.direction in (None, "lower" if marker.endswith("_max") else "higher")
     unbounded = {row.name for row in METRICS.values() if row.is_number and row.highest is None}
-    assert unbounded == {row.name for row in METRICS.values() if row.direction == "lower"} - {"invalid"}
+    assert unbounded == {row.name for row in METRICS.values() if row.direction == "lower"} - {"invalid", "cut"}
 
 
 def test_no_other_name_of_a_metric_is_said_twice_or_is_a_metric() -> None:

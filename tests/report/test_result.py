@@ -120,7 +120,7 @@ def test_a_gate_has_the_keys_that_others_read(failed: Verdict, compared: Verdict
         "fingerprint": "0123456789abcdef" * 4, "cached": False, "seconds": 12.34, "direction": "", "device": "",
         "identity": {}, "blocking": False,
     }  # fmt: skip
-    assert other["comparison"]["tolerance"] == {"size": 0.01, "relative": True}
+    assert other["comparison"]["tolerance"] == {"size": 0.01, "relative": True, "two_sided": False}
     assert (other["comparison"]["lower"], other["comparison"]["upper"]) == (0.09, 0.11)
 
 

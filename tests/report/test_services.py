@@ -209,10 +209,15 @@ def test_every_number_of_a_gate_is_a_series_in_all_its_digits(failed: Verdict, c
     assert _values(found, "lmgate_tolerance") == [0.01]
 
 
-def test_a_verdict_is_one_of_five_states(passed: Verdict, unmeasured: Verdict) -> None:
-    found = _series(openmetrics_report(results_of([passed, unmeasured], problems=("x",))))
-    assert _values(found, "lmgate_verdict") == [1, 0, 0, 0, 0, 0, 0, 0, 1, 0]
-    assert len(found["lmgate_value"]) == 1
+def test_a_verdict_is_one_of_seven_states(passed: Verdict, unmeasured: Verdict, failed: Verdict) -> None:
+    advisory = replace(failed, id="other", advisory=True)
+    found = _series(openmetrics_report(results_of([passed, unmeasured, advisory], problems=("x",))))
+    assert _values(found, "lmgate_verdict") == [
+        *(1, 0, 0, 0, 0, 0, 0),
+        *(0, 0, 0, 1, 0, 0, 0),
+        *(0, 0, 0, 0, 0, 1, 0),
+    ]
+    assert len(found["lmgate_value"]) == 2
     assert _values(found, "lmgate_problems") == [1]
     assert _values(_series(openmetrics_report(results_of([]))), "lmgate_problems") == [0]
 

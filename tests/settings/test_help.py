@@ -64,6 +64,14 @@ def test_what_the_guides_show_is_decoded_and_valid(text: str, tmp_path: Path) ->
         "gates: [{ppl_max: {model: a, dataset: b, limit: 1, strid: 8}}]",
         "gates: [{ppl_max: {model: a, dataset: b, limit: 1}, bpb_max: {model: a, dataset: b, limit: 1}}]",
         "gates: [{no_regression: {metric: ppl, model: a, dataset: b, tolerance: 1 percent}}]",
+        "gates: [{no_regression: {metric: ppl, model: a, dataset: b, within: 1 percent}}]",
+        "gates: [{ppl_max: {model: [], dataset: b, limit: 1}}]",
+        "gates: [{ppl_max: {model: [a, a], dataset: b, limit: 1}}]",
+        "gates: [{ppl_max: {model: [a, b], dataset: b, limit: [1, 2]}}]",
+        "gates: [{ppl_max: {model: [a, b], dataset: b, limit: {a: 1, b: many}}}]",
+        "gates: [{ppl_max: {model: a, dataset: b, limit: 1, marks: []}}]",
+        "gates: [{ppl_max: {model: a, dataset: b, limit: 1, advisory: maybe}}]",
+        "{defaults: {strid: 8}, gates: [{ppl_max: {model: a, dataset: b, limit: 1}}]}",
     ],
 )
 def test_what_is_refused_where_the_file_is_read_is_not_valid(wrong: str, tmp_path: Path) -> None:

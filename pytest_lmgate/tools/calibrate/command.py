@@ -124,6 +124,8 @@ def calibrated(evaluator: Evaluator, gate: Gate, runs: int) -> Calibrated:
     from pytest_lmgate.stats.paired import compare
     from pytest_lmgate.tools.calibrate.power import calibrate_limit, calibrate_tolerance
 
+    if isinstance(gate, NoRegression) and gate.within is not None:
+        raise ConfigError.of("within", "lmgate calibrate looks at losses only: calibrate the gate with a tolerance")
     bound = evaluator.bind_gate(gate)
     if bound.bound.model is not None and bound.bound.model.is_results:
         raise ConfigError(f"{gate.label}: it needs a model to run again, but {bound.bound.model.name!r} is results")
@@ -154,14 +156,14 @@ def calibrated(evaluator: Evaluator, gate: Gate, runs: int) -> Calibrated:
         pairs = zip(samples, references, strict=True) if references else itertools.combinations(samples, 2)
         for pair in itertools.islice(pairs, _PAIRS):
             both = [pair] if references else [pair, pair[::-1]]
-            compared = [compare(*pair, tolerance=gate.tolerance, confidence=gate.confidence) for pair in both]
+            compared = [compare(*pair, tolerance=gate.allowed, confidence=gate.confidence) for pair in both]
             verdicts[compared[0].decision] += 1
             bounded += [
                 (float(comparison.degradation), comparison.upper)
                 for comparison in compared
                 if comparison.upper is not None
             ]
-        worth = calibrate_tolerance(samples, gate.tolerance, references or None)
+        worth = calibrate_tolerance(samples, gate.allowed, references or None)
     settings = _drawing(evaluator.open(bound.bound))
     repeats = settings.repeats if settings is not None else 0
     strict = worth.fails_by_bound(bounded) if bounded else None
@@ -339,7 +341,7 @@ def _argument(calibration: Calibrated, threshold: float) -> tuple[str, Any]:
     if isinstance(calibration.gate, LimitGate):
         sign = 1 if calibration.runs[0].score.direction == "lower" else -1
         return "limit", float(f"{sign * threshold:.12g}")
-    tolerance = Tolerance(threshold, calibration.gate.tolerance.relative)
+    tolerance = Tolerance(threshold, calibration.gate.allowed.relative)
     return "tolerance", str(tolerance) if tolerance.relative else tolerance.size
 
 
@@ -407,9 +409,10 @@ def edited(text: str, entry: YamlGate, key: str, value: object, reason: str) -> 
     gates = next((value for name, value in root.value if name.value == "gates"), None)
     elsewhere = ConfigError(
         f"{entry.file}:{entry.line}: {entry.key}.{key}: expected a value of this gate alone, but it is merged in, an "
-        f"alias, or has an anchor from which others take it: write {key}: {flow(value)} at the gate itself"
+        "alias, or has an anchor from which others take it, or a list makes several gates of the entry: write "
+        f"{key}: {flow(value)} at the gate itself"
     )
-    if gates is None:
+    if gates is None or (entry.is_one_of_many and value is not None):
         raise elsewhere
     node = gates.value[index]
     if value is not None:

@@ -75,8 +75,8 @@ class Limit:
             elif gate.marker == "ppl_max" and _is_by_token(how):
                 return cls("ppl", math.log(gate.limit), level, how, by_value)
         elif evaluation.metric == "ppl" and not gate.uses_baseline and _is_by_token(how):
-            allowed = gate.tolerance.size
-            return cls("ppl ratio", math.log1p(allowed) if gate.tolerance.relative else None, gate.confidence, how,
+            allowed = gate.allowed.size
+            return cls("ppl ratio", math.log1p(allowed) if gate.allowed.relative else None, gate.confidence, how,
                        tolerance=allowed)  # fmt: skip
         raise ConfigError(
             f"{gate.label}: expected a kl_max of the exact mean, a ppl_max, or a no_regression of ppl against the "

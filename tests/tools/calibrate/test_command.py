@@ -244,6 +244,10 @@ def test_a_report_says_how_often_the_gate_fails_and_what_would_hold(
         ("ppl_max: {model: die, dataset: text, limit: 5, max_length: 64}", "at least two rows, or 8 windows"),
         ("exact_min: {model: gone, dataset: quiz, limit: 0.5}", "model 'gone' is not known"),
         ("exact_min: {model: coin, dataset: never, limit: 0.5}", "the value is 0, which no damage makes worse"),
+        (
+            "no_regression: {metric: exact, model: coin, dataset: quiz, against: coin, within: 0.1}",
+            "within: lmgate calibrate looks at losses only",
+        ),
     ],
 )
 def test_a_gate_whose_noise_is_unknown_is_an_error(gate: str, says: str, measured: Callable[..., Calibrated]) -> None:
@@ -372,6 +376,8 @@ ARGUMENTS = "{model: m, dataset: d, limit: 0.7}"
         (f"gates:\n  - exact_min: &a {ARGUMENTS}\n  - exact_min: {{<<: *a, limit: 0.5}}\n", True),
         (f"gates:\n  - exact_min: &a {ARGUMENTS}\n  - exact_min: *a\n", False),
         (f"gates:\n  - &g\n    exact_min: {ARGUMENTS}\n  - *g\n", False),
+        (f"gates:\n  - exact_min: {ARGUMENTS.replace('model: m', 'model: [m, n]')}\n", False),
+        (f"gates:\n  - exact_min: {ARGUMENTS.replace(', limit: 0.7', '')}\ndefaults: {{limit: 0.7}}\n", False),
         (f"defaults: &d\n  gates:\n  - exact_min: {ARGUMENTS}\n<<: *d\n", False),
     ],
 )
