@@ -107,7 +107,7 @@ class ServerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One entry of ``models:``; exactly one of `path`, `hub` and `server` is given, unless `backend` names an engine.
+    """One entry of ``models:`` with one of `path`, `hub`, `server` and `command`, unless `backend` names an engine.
 
     Attributes:
         path: Folder of the checkpoint, relative to lmgate.yaml.
@@ -116,6 +116,14 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             ``{command: "vllm serve models/int8 --port {port}"}``.
         model: The server's name for the model.
         key: Environment variable with the server's key.
+        command: Command of a program of your own that reads token ids and prints log-probabilities, as in
+            ``python score.py models/phone.pte``; split like a shell command and run without a shell, in the folder of
+            lmgate.yaml.
+        env: Environment variables of that program in addition to those of pytest.
+        content: Files and folders that decide that program's numbers; with them its measurements are cached.
+        versions: Packages in pytest's environment that decide that program's numbers.
+        requires: What the machine needs to run that program, as in ``{gpus: 1, command: adb}``; elsewhere its gates are
+            skipped.
         revision: Branch, tag or commit of the hub id. With a path, any text; change it when code changes that this
             package cannot identify; see docs/cache.md.
         backend: Name of the engine; by default that of the path's suffix, else transformers.
@@ -138,6 +146,11 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     server: str | ServerSpec | None = None
     model: str | None = None
     key: str | None = None
+    command: Annotated[str, Meta(min_length=1)] | None = None
+    env: dict[str, str | int] = msgspec.field(default_factory=dict)
+    content: list[str] = msgspec.field(default_factory=list)
+    versions: list[str] = msgspec.field(default_factory=list)
+    requires: Requirements | None = None
     revision: str | None = None
     backend: str | None = None
     tokenizer: str | dict[str, Any] | None = None
@@ -151,8 +164,8 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.backend is None or self.path or self.hub or self.server:
-            _exactly_one(path=self.path, hub=self.hub, server=self.server)
+        if self.backend is None or self.path or self.hub or self.server or self.command:
+            _exactly_one(path=self.path, hub=self.hub, server=self.server, command=self.command)
         for key, instead in _BESIDE_LOAD.items():
             if self.backend in (None, "transformers") and key in self.load:
                 raise ConfigError.of(f"load.{key}", f"put {instead}: next to load:, not inside it")
