@@ -28,6 +28,7 @@ MODULES = [
         "windows/test_lost_text.py",
         "windows/test_rows.py",
         "end_to_end",
+        "engines/command",
         "engines/contract",
         "engines/gguf",
         "engines/onnx",

@@ -20,7 +20,7 @@ from pytest_lmgate.errors import ConfigError, LmgateError, ModelError, nearest
 from pytest_lmgate.identity.code import home_of_file
 from pytest_lmgate.settings.entries import ModelSpec
 
-_DEFAULT, _SERVER = "transformers", "server"
+_DEFAULT, _SERVER, _COMMAND = "transformers", "server", "command"
 # This package's engines: the class, and the suffixes of its paths. Imported lazily, when a model needs one.
 BACKENDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     _DEFAULT: ("pytest_lmgate.engines.transformers:Transformers", ()),
@@ -28,17 +28,21 @@ BACKENDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "onnx": ("pytest_lmgate.engines.onnx:Onnx", (".onnx",)),
     "vllm": ("pytest_lmgate.engines.vllm:Vllm", ()),
     _SERVER: ("pytest_lmgate.engines.server:Server", ()),
+    _COMMAND: ("pytest_lmgate.engines.command:CommandBackend", ()),
 }
-# Keys for servers and for engines of the user's own.
-_OF_SERVERS = ("server", "model", "key")
+# Keys for one engine, and for engines of the user's own.
+_ONLY_OF = {
+    _SERVER: ("server", "model", "key"),
+    _COMMAND: ("command", "env", "content", "versions", "requires"),
+}
 
 
 def backend_name(name: str, spec: ModelSpec, users: Mapping[str, Backend]) -> str:
-    """Return the engine that an entry names, else that of its path's suffix or of `server:`, else transformers.
+    """Return the engine that an entry names, else that of `server:`, `command:` or the path's suffix, or transformers.
 
-    ConfigError for an engine that nobody has, and for keys that are for servers only.
+    ConfigError for an engine that nobody has, and for keys that are for another engine only.
     """
-    wanted = spec.backend or (_SERVER if spec.server else None)
+    wanted = spec.backend or (_SERVER if spec.server else _COMMAND if spec.command else None)
     if wanted is None:
         suffixes = {suffix: backend for backend, (_, several) in BACKENDS.items() for suffix in several}
         suffixes |= {suffix: name for name, backend in users.items() for suffix in backend.suffixes}
@@ -52,11 +56,12 @@ def backend_name(name: str, spec: ModelSpec, users: Mapping[str, Backend]) -> st
         if not users and not hint:
             hint = "; only pytest reads conftest.py, where your own engines are registered"
         raise ConfigError(f"models.{name}.backend: expected one of {', '.join(known)}; got {wanted!r}{hint}")
-    for key in _OF_SERVERS:
-        if wanted != _SERVER and getattr(spec, key) is not None:
-            raise ConfigError(
-                f"models.{name}.{key}: the engine {wanted} does not support it: it is for a model with server:"
-            )
+    for engine, keys in _ONLY_OF.items():
+        for key in keys:
+            if wanted != engine and getattr(spec, key) not in (None, {}, []):
+                raise ConfigError(
+                    f"models.{name}.{key}: the engine {wanted} does not support it: it is for a model with {engine}:"
+                )
     return wanted
 
 

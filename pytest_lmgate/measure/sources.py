@@ -229,8 +229,9 @@ class Resolver:
             model = replace(model, chat_template_kwargs=spec.chat_template_kwargs)
             if model.tokenizer is not None:
                 model = replace(model, tokenizer=cache(model.tokenizer))
-            # A server's address may be localhost, and its key is in this process's environment.
-            if self._cluster is not None and spec.server is None:
+            # A server's address may be localhost, and its key is in this process's environment; a program is this
+            # machine's.
+            if self._cluster is not None and spec.server is None and spec.command is None:
                 model = self._cluster.moved(model, backend, entry)
             self._described[key] = model
         if revision is None and spec.hub is None:

@@ -127,7 +127,7 @@ class ResultsSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One entry of ``models:``: exactly one of `path`, `hub`, `server` and `results`, unless `backend` names an engine.
+    """One entry of ``models:`` with one of `path`, `hub`, `server`, `command` and `results`, or a `backend` alone.
 
     Attributes:
         path: Folder of the checkpoint, relative to lmgate.yaml.
@@ -138,6 +138,14 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             with its columns, as in ``{path: scores.csv, id: question, score: correct}``.
         model: The server's name for the model.
         key: Environment variable with the server's key.
+        command: Command of a program of your own that reads token ids and prints log-probabilities, as in
+            ``python score.py models/phone.pte``; split like a shell command and run without a shell, in the folder of
+            lmgate.yaml.
+        env: Environment variables of that program in addition to those of pytest.
+        content: Files and folders that decide that program's numbers; with them its measurements are cached.
+        versions: Packages in pytest's environment that decide that program's numbers.
+        requires: What the machine needs to run that program, as in ``{gpus: 1, command: adb}``; elsewhere its gates are
+            skipped.
         revision: Branch, tag or commit of the hub id. With a path, any text; change it when code changes that this
             package cannot identify; see docs/cache.md.
         backend: Name of the engine; by default that of the path's suffix, else transformers.
@@ -163,6 +171,11 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     results: Annotated[str, Meta(min_length=1)] | ResultsSpec | None = None
     model: str | None = None
     key: str | None = None
+    command: Annotated[str, Meta(min_length=1)] | None = None
+    env: dict[str, str | int] = msgspec.field(default_factory=dict)
+    content: list[str] = msgspec.field(default_factory=list)
+    versions: list[str] = msgspec.field(default_factory=list)
+    requires: Requirements | None = None
     revision: str | None = None
     backend: str | None = None
     tokenizer: str | dict[str, Any] | None = None
@@ -179,10 +192,11 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def __post_init__(self) -> None:
         if self.results is not None:
             for field in fields(ModelSpec):
-                if field.name != "results" and getattr(self, field.name) not in (None, False, {}):
+                if field.name != "results" and getattr(self, field.name) not in (None, False, {}, []):
                     raise ConfigError.of(field.name, "results: are only read, so no other key has a use; remove it")
-        elif self.backend is None or self.path or self.hub or self.server:
-            _exactly_one(path=self.path, hub=self.hub, server=self.server, results=self.results)
+        elif self.backend is None or self.path or self.hub or self.server or self.command:
+            several = {"hub": self.hub, "server": self.server, "command": self.command, "results": self.results}
+            _exactly_one(path=self.path, **several)
         if self.trust and not self.hub:
             raise ConfigError.of("trust", "expected it at a model with hub:, since only the hub's cache names files so")
         for key, instead in _BESIDE_LOAD.items():

@@ -107,7 +107,10 @@ def documented(docstring: str, heading: str = "Attributes") -> tuple[str, dict[s
 
 
 # A model needs one of these; that it has only one is said where the file is read.
-_ANY_OF = {"ModelSpec": ("path", "hub", "server", "results", "backend"), "DatasetSpec": ("path", "hub")}
+_ANY_OF = {
+    "ModelSpec": ("path", "hub", "server", "command", "results", "backend"),
+    "DatasetSpec": ("path", "hub"),
+}
 _NAME = {"type": "string", "minLength": 1}
 _PERCENT = {"type": "string", "pattern": r"^\s*[\d.]+\s*%\s*$"}
 # What a file says in another way than the record that is made of it.

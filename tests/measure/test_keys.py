@@ -159,10 +159,15 @@ def test_no_key_of_a_dataset_is_accepted_and_unused(session: Evaluator, use: str
     assert after != before
 
 
+ELSEWHERE = ("results", "trust")
+OF_COMMANDS = ("command", "env", "content", "versions", "requires")
 # Entries of models, and what no model of the engine takes. Of engines that are not installed here only that is tried.
 ENGINES: dict[str, tuple[dict[str, Any], set[str]]] = {
-    "transformers": ({"path": "counter"}, {"hub", "server", "results", "trust", "model", "key"}),
-    "vllm": ({"path": "counter", "backend": "vllm"}, {"hub", "server", "results", "trust", "model", "key", "adapter"}),
+    "transformers": ({"path": "counter"}, {"hub", "server", "model", "key", *ELSEWHERE, *OF_COMMANDS}),
+    "vllm": (
+        {"path": "counter", "backend": "vllm"},
+        {"hub", "server", "model", "key", "adapter", *ELSEWHERE, *OF_COMMANDS},
+    ),
     "server": (
         {
             "server": "http://localhost:9/v1",
@@ -174,14 +179,30 @@ ENGINES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {
             "path",
             "hub",
-            "results",
-            "trust",
+            *ELSEWHERE,
             "adapter",
             "dtype",
             "device",
             "batch_size",
             "trust_remote_code",
             "pickle_weights",
+            *OF_COMMANDS,
+        },
+    ),
+    "command": (
+        {"command": "score", "tokenizer": "counter", "load": {"context": 64}, "revision": "1"},
+        {
+            "path",
+            "hub",
+            "server",
+            "model",
+            "key",
+            "adapter",
+            "dtype",
+            "device",
+            "trust_remote_code",
+            "pickle_weights",
+            *ELSEWHERE,
         },
     ),
     **dict.fromkeys(
@@ -191,14 +212,14 @@ ENGINES: dict[str, tuple[dict[str, Any], set[str]]] = {
             {
                 "hub",
                 "server",
-                "results",
-                "trust",
                 "model",
                 "key",
                 "adapter",
                 "dtype",
                 "trust_remote_code",
                 "pickle_weights",
+                *ELSEWHERE,
+                *OF_COMMANDS,
             },
         ),
     ),
@@ -208,7 +229,8 @@ MODEL_KEYS: dict[str, Any] = {
     "results": "out", "trust": "hub",
     "revision": "2", "tokenizer": "backward", "adapter": "adapter", "load": {"context": 32}, "dtype": "float16",
     "device": "cuda:1", "batch_size": 3, "chat_template_kwargs": {"thinks": False},
-    "trust_remote_code": True, "pickle_weights": True,
+    "trust_remote_code": True, "pickle_weights": True, "command": "other", "env": {"A": "b"}, "content": ["counter"],
+    "versions": ["numpy"], "requires": {"command": "adb"},
 }  # fmt: skip
 
 
@@ -267,10 +289,12 @@ def test_no_key_of_a_model_is_accepted_and_unused(models: Path, engine: str, key
     after = _described(models, {**plain, key: MODEL_KEYS[key], "backend": engine})
     # The variable that `key` names is looked up, and is not set.
     assert (after is None) == (key in refused or key == "key")
+    if key == "requires":  # it decides whether a gate is run
+        return
     assert after is None or after != _described(models, {**plain, "backend": engine})
 
 
-@pytest.mark.parametrize("engine", ["transformers", "vllm", "server"])
+@pytest.mark.parametrize("engine", ["transformers", "vllm", "server", "command"])
 def test_options_of_a_tokenizer_are_part_of_a_model(models: Path, engine: str) -> None:
     described = []
     for options in ({}, {"legacy": True}, {"legacy": False}):
@@ -286,6 +310,10 @@ FILES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "transformers": (ENGINES["transformers"][0], CHECKPOINT),
     "vllm": (ENGINES["vllm"][0], CHECKPOINT),
     "server": (ENGINES["server"][0], ("tokenizer.json", "tokenizer_config.json")),
+    "command": (
+        {**ENGINES["command"][0], "content": ["counter/config.json"]},
+        ("tokenizer.json", "tokenizer_config.json", "config.json"),
+    ),
     Dice.name: ({"path": "counter/six.die"}, ("six.die",)),
 }
 

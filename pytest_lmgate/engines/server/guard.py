@@ -3,11 +3,13 @@
 pytest may be killed at any moment, and so may a worker of xdist. So the server is the child of this program, in a
 session of its own, and each process that uses the server holds a connection to this program, which the operating
 system closes however the process ends. Without connections the server ends, and also where nobody measured with it for
-a while. This program imports only the standard library, so that it starts in a few milliseconds.
+a while. This program imports only the standard library, so that it starts in a few milliseconds. Programs of the engine
+command run below it too.
 
 ``guard.py SOCKET HELLO IDLE COMMAND...``: the first connection is its standard input, and begins with a line of JSON,
 the secrets that the server's log must not have; the log is the standard output. Each connection is sent HELLO, and
-later a line of JSON with the exit status if the server ends by itself. A connection sends ``+`` before it measures,
+later a line of JSON with the exit status if the server ends by itself. If HELLO names two ``pipes``, they are the
+standard input and output, and only the standard error goes to the log. A connection sends ``+`` before it measures,
 which is answered by ``+``, and ``-`` after that; ``!`` means that it waits for the server's end. It closes its side to
 leave, and sees the end of the connection once nothing is left of the server, or after ``.`` if others still use it.
 """
@@ -111,19 +113,22 @@ class Guard:
         """Start the server, and return when nothing is left of it."""
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # children that a server leaves behind become ours
         printed, prints = os.pipe()
+        hello = json.loads(self._hello)
+        pipes: list[int] = hello.pop("pipes", [])
+        stdin, stdout = pipes or (subprocess.DEVNULL, prints)
         server = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
-            stdout=prints,
+            stdin=stdin,
+            stdout=stdout,
             stderr=prints,
             start_new_session=True,
             preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),  # should this program be killed
         )
-        os.close(prints)
+        for handle in (prints, *pipes):
+            os.close(handle)
         self._pid, self._log = server.pid, Log(printed, self._secrets)
         self._selector.register(printed, selectors.EVENT_READ)
-        hello = {**json.loads(self._hello), "pid": server.pid, "guard": os.getpid()}
-        self._hello = json.dumps(hello).encode() + b"\n"
+        self._hello = json.dumps({**hello, "pid": server.pid, "guard": os.getpid()}).encode() + b"\n"
         for user in self._busy:
             self._send(user, self._hello)
         while not self._should_end():

@@ -1,7 +1,8 @@
 """A server that the session starts: its command, the one that all workers share, its log, and its end.
 
-`guard.py` is the program that starts and ends it. Sockets of the session's guards are in a folder of the system's
-temporary files that is named by the run, which all workers share. Windows has no process groups, so it is left out.
+`guard.py` is the program that starts and ends it; `launched` also starts programs of the engine command. Sockets of the
+session's guards are in a folder of the system's temporary files that is named by the run, which all workers share.
+Windows has no process groups, so it is left out.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,7 @@ from pytest_lmgate.settings.entries import ServerSpec
 _GUARD = Path(__file__).with_name("guard.py")
 # Seconds without a measurement after which a server ends, between two lines of progress, that an answer may take, and
 # from a lost connection to the news that the server has ended.
-IDLE, _SAY, _ANSWER, _DYING = 60.0, 30.0, 5.0, 2.0
+IDLE, _SAY, _ANSWER, DYING = 60.0, 30.0, 5.0, 2.0
 _LINES, _LONGEST_LINE, _READ = 20, 300, 2**16
 # Linux gives ports above these to whoever does not choose, as clients do while a server loads.
 _PORTS = range(20_000, 32_000)
@@ -62,27 +64,35 @@ _running: weakref.WeakSet[ServerProcess] = weakref.WeakSet()
 
 @dataclass(frozen=True)
 class Command:
-    """How to start a server, checked."""
+    """How to start a server, or a program of the engine command, checked."""
 
     model: str  # the model's name in lmgate.yaml, for messages
     spec: ServerSpec  # the entry
     arguments: tuple[str, ...]  # the command's words, with ``{port}``
     folder: Path  # where it runs, the folder of lmgate.yaml
+    within: str = "server."  # where the entry has its keys
+    noun: str = "server"
 
     @classmethod
     def of(cls, entry: ModelEntry, spec: ServerSpec) -> Command:
-        """Read an entry; a `ConfigError` if its command cannot be split, or has no ``{port}``."""
+        """Read a server's entry; a `ConfigError` if its command cannot be split, or has no ``{port}``."""
         where = f"models.{entry.name}.server.command"
-        try:
-            arguments = tuple(shlex.split(spec.command))
-        except ValueError as error:
-            raise ConfigError(f"{where}: expected words as for a shell, got {spec.command!r}: {error}") from error
+        arguments = words_of(spec.command, where)
         if not any("{port}" in argument for argument in (*arguments[1:], *map(str, spec.env.values()))):
             raise ConfigError(
                 f"{where}: expected {{port}} where the server's port belongs, as in `vllm serve models/int8 --port "
                 "{port}`, because a free port is chosen at each start"
             )
         return cls(entry.name, spec, arguments, entry.path("."))
+
+    @property
+    def where(self) -> str:
+        """What comes before a key in messages, as in ``models.int8.server.``."""
+        return f"models.{self.model}.{self.within}"
+
+    def failed(self, why: str, log: Path) -> ModelError:
+        """Return an error about the server, with the end of its log."""
+        return ModelError(f"model {self.model!r}: its {self.noun} {why}{end_of(log)}")
 
     @property
     def content(self) -> dict[str, str]:
@@ -103,8 +113,8 @@ class Command:
         for package, version in versions(self.spec.versions).items():
             if version == "absent":
                 raise ConfigError(
-                    f"models.{self.model}.server.versions: {package} is not installed in pytest's environment; remove "
-                    "it, and name the files of the server's own environment that decide its numbers in content:"
+                    f"{self.where}versions: {package} is not installed in pytest's environment; remove it, and name "
+                    f"the files of the {self.noun}'s own environment that decide its numbers in content:"
                 )
             facts[f"version {package}"] = version
         return facts
@@ -124,7 +134,7 @@ class Command:
         for given in self.spec.content:
             path = self.folder / Path(given).expanduser()
             if not path.exists():
-                raise ModelError(f"models.{self.model}.server.content: {path} does not exist; check the path")
+                raise ModelError(f"{self.where}content: {path} does not exist; check the path")
             below = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
             files |= {f"content {given} {file.relative_to(path).as_posix()}": file for file in below}
         return files
@@ -147,13 +157,24 @@ class Command:
 
     def require(self) -> None:
         """Raise `RequirementError` where the machine lacks what the entry requires."""
-        wanted, where = self.spec.requires, f"models.{self.model}.server.requires"
+        wanted, where = self.spec.requires, f"{self.where}requires"
         if wanted is None:
             return
         if wanted.gpus and (gpus := cuda_devices()) < wanted.gpus:
             raise RequirementError(f"{where}: expected {wanted.gpus} GPUs on this machine, found {gpus}")
         if wanted.command is not None and shutil.which(wanted.command) is None:
             raise RequirementError(f"{where}: expected the program {wanted.command!r} in PATH, found none")
+
+
+def words_of(command: str, where: str) -> tuple[str, ...]:
+    """Split a command; a `ConfigError` if that cannot be done."""
+    try:
+        words = tuple(shlex.split(command))
+    except ValueError as error:
+        raise ConfigError(f"{where}: expected words as for a shell, got {command!r}: {error}") from error
+    if not words:
+        raise ConfigError(f"{where}: expected words as for a shell, got {command!r}")
+    return words
 
 
 def _secrets_in(words: Sequence[str]) -> set[str]:
@@ -295,11 +316,10 @@ class ServerProcess:
     """The server of a model, which is started when it is needed and not running."""
 
     def __init__(self, command: Command, entry: ModelEntry, settings: ServerSettings) -> None:
-        self._command, self._settings, self._note = command, settings, entry.note
+        self._command, self._settings, self._entry, self._note = command, settings, entry, entry.note
         self.name, self.together = entry.name, command.spec.together
-        self._logs = entry.logs
         self._secrets = command.secrets | ({settings.key} if settings.key else set())
-        self._folder = _session_folder(entry.run)
+        self._folder = session_folder(entry.run)
         identity = json.dumps([command.arguments, dict(command.spec.env), str(command.folder)], default=str)
         self._key = _digest(identity)[7:17] + (".together" if self.together else ".alone")
         self._lease: Lease | None = None
@@ -341,7 +361,7 @@ class ServerProcess:
         """Raise `UnreliableError` if another program at the server's port may have given the answers so far."""
         assert self._lease is not None
         if problem := self._lease.problem():
-            tail = self._tail(self._lease.log)
+            tail = end_of(self._lease.log)
             self.close()  # the next measurement starts it again, at another port
             raise UnreliableError(
                 f"model {self.name!r}: its server {problem}, so another program may have answered, and nothing of "
@@ -356,7 +376,7 @@ class ServerProcess:
         """Say how the server ended or that it runs, with the end of its log."""
         lease = self._lease
         assert lease is not None
-        return f"it {lease.status() if lease.has_ended(_DYING) else 'still runs'}{self._tail(lease.log)}"
+        return f"it {lease.status() if lease.has_ended(DYING) else 'still runs'}{end_of(lease.log)}"
 
     def _give_way(self) -> None:
         """Give up other servers of this process that may not run at the same time as this one."""
@@ -399,42 +419,8 @@ class ServerProcess:
                 connection.close()
 
     def _started(self) -> Lease:
-        port, command = _free_port(), self._command
-        printed, log = self._new_log()
-        words = [word.replace("{port}", str(port)) for word in command.arguments]
-        ours, theirs = socket.socketpair()
-        hello = json.dumps({"port": port, "log": str(log)})
-        # Isolated and without site, so that variables for the server do not concern the guard.
-        guard = [sys.executable, "-I", "-S", str(_GUARD), str(self._folder / self._key), hello, str(IDLE), *words]
-        with os.fdopen(printed, "wb"), theirs:
-            process = subprocess.Popen(
-                guard,
-                stdin=theirs.fileno(),
-                stdout=printed,
-                stderr=printed,
-                cwd=command.folder,
-                env=command.environment(port),
-                start_new_session=True,
-            )
-        with contextlib.suppress(OSError):  # it has ended already
-            ours.sendall(json.dumps(sorted(self._secrets)).encode() + b"\n")
-        self._note(f"starts the server of {self.name} on port {port}; its log is {log}")
-        lease = Lease.over(ours)
-        if isinstance(lease, Lease):
-            lease.guard = process
-            if lease.begin():
-                return lease
-        else:
-            process.wait()
-        why = lease.get("cannot", "the program that guards it ended") if isinstance(lease, dict) else lease.status()
-        raise self._failed(f"cannot be started: {why}; check server.command", log)
-
-    def _new_log(self) -> tuple[int, Path]:
-        name = re.sub(r"[^\w.-]", "-", self.name)
-        if self._logs is not None:
-            self._logs.mkdir(parents=True, exist_ok=True)
-        handle, path = tempfile.mkstemp(".log", f"{name}-", self._logs)
-        return handle, Path(path)
+        port = _free_port()
+        return launched(self._command, self._entry, self._secrets, place=self._folder / self._key, port=port)
 
     def _answering(self, lease: Lease) -> Client:
         """Wait until the server answers, and return a client of it."""
@@ -445,15 +431,15 @@ class ServerProcess:
             while problem := client.problem_at(root + spec.health, _ANSWER):
                 now = time.monotonic()
                 if lease.has_ended(0.2):
-                    raise self._failed(f"{lease.status()} before it answered", lease.log)
+                    raise self._command.failed(f"{lease.status()} before it answered", lease.log)
                 if now - began > spec.wait:
-                    raise self._failed(
+                    raise self._command.failed(
                         f"did not answer at {spec.health} within {spec.wait} s ({problem}); raise wait: if it needs "
                         "more time, or set health: to a path that it answers when it is ready",
                         lease.log,
                     )
                 if now - last_note > _SAY:
-                    last = next(iter(self._lines(lease.log)[-1:]), "")
+                    last = next(iter(_last_lines(lease.log)[-1:]), "")
                     self._note(f"the server of {self.name} has been loading for {now - began:.0f} s: {last}")
                     last_note = now
             self.require_own_answers()
@@ -464,31 +450,91 @@ class ServerProcess:
         self._note(f"the server of {self.name} answers after {time.monotonic() - began:.0f} s")
         return client
 
-    def _failed(self, why: str, log: Path) -> ModelError:
-        return ModelError(f"model {self.name!r}: its server {why}{self._tail(log)}")
-
-    def _tail(self, log: Path) -> str:
-        lines = self._lines(log)
-        shown = "\n".join(f"  {line}" for line in lines)
-        return f"; the end of its log, which is {log}:\n{shown}" if lines else f"; its log, {log}, is empty"
-
-    def _lines(self, log: Path) -> list[str]:
-        """Return the last lines of the log, in which the guard has masked secrets."""
-        try:
-            with log.open("rb") as file:
-                file.seek(max(0, log.stat().st_size - _READ))
-                text = file.read().decode(errors="replace")
-        except OSError:
-            return []
-        # Programs draw bars of progress over each other.
-        lines = [line.rstrip("\r").rpartition("\r")[2].rstrip() for line in text.split("\n")]
-        return [line[:_LONGEST_LINE] for line in lines if line][-_LINES:]
-
     def hidden(self, text: str) -> str:
         return hide(text, self._secrets)
 
 
-def _session_folder(run: str) -> Path:
+def launched(
+    command: Command,
+    entry: ModelEntry,
+    secrets: Iterable[str],
+    *,
+    place: Path | None = None,
+    port: int = 0,
+    pipes: tuple[int, ...] = (),
+) -> Lease:
+    """Start a command below a guard, and return a lease that has begun.
+
+    Args:
+        command: The command.
+        entry: The model's entry, which has the folder of the log.
+        secrets: What the log must not have.
+        place: Where the guard's socket is to be, by which other processes find it; None where none has to.
+        port: What ``{port}`` stands for.
+        pipes: Standard input and output; without them the command has no input, and its output goes to the log.
+    """
+    if place is None:
+        place = session_folder(uuid.uuid4().hex) / "alone"
+        place.parent.mkdir(mode=0o700)  # the guard removes it
+    if entry.logs is not None:
+        entry.logs.mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"[^\w.-]", "-", command.model)
+    printed, path = tempfile.mkstemp(".log", f"{name}-", entry.logs)
+    log = Path(path)
+    words = [word.replace("{port}", str(port)) for word in command.arguments]
+    ours, theirs = socket.socketpair()
+    hello = json.dumps({"port": port, "log": path, "pipes": pipes})
+    # Isolated and without site, so that variables for the server do not concern the guard.
+    guard = [sys.executable, "-I", "-S", str(_GUARD), str(place), hello, str(IDLE), *words]
+    with os.fdopen(printed, "wb"), theirs:
+        process = subprocess.Popen(
+            guard,
+            stdin=theirs.fileno(),
+            stdout=printed,
+            stderr=printed,
+            cwd=command.folder,
+            env=command.environment(port),
+            start_new_session=True,
+            pass_fds=pipes,
+        )
+    with contextlib.suppress(OSError):  # it has ended already
+        ours.sendall(json.dumps(sorted(secrets)).encode() + b"\n")
+    on_port = f" on port {port}" if port else ""
+    entry.note(f"starts the {command.noun} of {entry.name}{on_port}; its log is {log}")
+    lease = Lease.over(ours)
+    if isinstance(lease, Lease):
+        lease.guard = process
+        if lease.begin() or pipes:  # a program may have printed something before it ended
+            return lease
+        lease.release()
+        why = lease.status()
+    else:
+        process.wait()
+        why = lease.get("cannot", "the program that guards it ended")
+    raise command.failed(f"cannot be started: {why}; check {command.within}command", log)
+
+
+def end_of(log: Path) -> str:
+    """Return the last lines of a log, as the end of a message."""
+    lines = _last_lines(log)
+    shown = "\n".join(f"  {line}" for line in lines)
+    return f"; the end of its log, which is {log}:\n{shown}" if lines else f"; its log, {log}, is empty"
+
+
+def _last_lines(log: Path) -> list[str]:
+    """Return the last lines of a log, in which the guard has masked secrets."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _READ))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    # Programs draw bars of progress over each other.
+    lines = [line.rstrip("\r").rpartition("\r")[2].rstrip() for line in text.split("\n")]
+    return [line[:_LONGEST_LINE] for line in lines if line][-_LINES:]
+
+
+def session_folder(run: str) -> Path:
     """Return the folder of a run's sockets, whose paths may not be long."""
     folder = Path(tempfile.gettempdir()) / f"lmgate-{run[:16]}"
     return folder if len(str(folder)) + 21 < _LONGEST_SOCKET else Path("/tmp") / folder.name

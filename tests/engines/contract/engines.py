@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ TEMPLATE = (
 CASES = {
     "windows": "reads any tokens, so that it scores by every protocol",
     "bos": "scores the token behind a BOS",
+    "writes": "writes texts",
     "compare": "gives whole distributions",
     "greedy": "says whether a target is the likeliest token",
     "sample": "says which tokens it drew, and how likely they were",
@@ -180,6 +182,25 @@ def _real_server(name: str) -> Write:
     return write
 
 
+def _command(program: str, write: Write, *, ahead: bool = False) -> Write:
+    """Return how to run a program of docs/howto/command_engine.md on a model that another engine reads."""
+
+    def made(stack: contextlib.ExitStack, folder: Path, model: Any, tokenizer: Any) -> Entry:
+        from tests.engines.command.programs import write_program
+
+        path = write(stack, folder, model, tokenizer)["path"]
+        own = folder.with_name(f"{folder.name}-program")
+        own.mkdir()
+        file = write_program(own, program, looks_ahead=ahead)
+        tokenizer.save_pretrained(own / "tokenizer")
+        return {
+            "command": f"{sys.executable} {file} {path}", "content": [path, str(file)],
+            "tokenizer": str(own / "tokenizer"), "load": {"context": CONTEXT},
+        }  # fmt: skip
+
+    return made
+
+
 _OF_SERVERS = {
     "compare": "a server tells log-probabilities of some tokens alone",
     "any target": "a server tells the likelihood of the tokens that it is sent",
@@ -187,6 +208,17 @@ _OF_SERVERS = {
     "generation_config": "the engine has only the tokenizer, so that the server ends texts",
     "threads": "the server computes",
     "rounded": "no divergence is known that could be bounded",
+}
+_OF_PROGRAMS = {
+    "writes": "a program gives log-probabilities alone",
+    **dict.fromkeys(("whole characters", "special stops", "draws alike", "generation_config"), "it writes no texts"),
+    "sample": "it writes no texts",
+    "compare": "a program gives log-probabilities of the tokens that it is asked for",
+    "greedy": "the protocol does not ask for it, so that a program is short",
+    "threads": "the program computes",
+    "rounded": "no divergence is known that could be bounded",
+    "tasks": "some ask for texts, or for the most likely token",
+    "optional": "the package needs no library for it",
 }
 _LIKE_A_SERVER = {
     "compare": "vLLM gives log-probabilities of some tokens alone",
@@ -264,6 +296,18 @@ ENGINES = [
             "NaN": "its JSON has no NaN",
         },
         extra="server", silent={"concurrency": 2}, audible={"context": CONTEXT},
+    ),
+    Engine(
+        name="command", leg="", modules=("transformers",), write=_command("score.py", _transformers),
+        runner="pytest_lmgate.engines.command:CommandRunner", library="transformers", lacks=_OF_PROGRAMS,
+        looks_ahead=_command("score.py", _transformers, ahead=True),
+        silent={"timeout": 200}, audible={"context": CONTEXT - 1},
+    ),
+    Engine(
+        name="command-of-llama.cpp", leg="gguf", modules=("llama_cpp",), write=_command("score_gguf.py", _gguf()),
+        runner="pytest_lmgate.engines.command:CommandRunner", library="transformers", rounding=1e-3, batching=0,
+        lacks=_OF_PROGRAMS | {"looks ahead": "llama.cpp refuses such a file"},
+        silent={"timeout": 200}, audible={"context": CONTEXT - 1},
     ),
     Engine(
         name="vllm", leg="vllm", modules=("vllm",), write=_vllm, extra="vllm",

@@ -27,6 +27,7 @@ def require_same(bench: Bench, found: list[str], expected: list[str]) -> None:
         assert len(text) <= len(wanted) + 8
 
 
+@pytest.mark.needs("writes")
 @pytest.mark.parametrize("stops", [(), ("the",), ("s", "{"), ("</s>",)], ids=str)
 def test_greedy_texts_are_those_of_a_loop_and_end_at_each_end_and_stop_string(
     bench: Bench, stops: tuple[str, ...]
@@ -38,6 +39,7 @@ def test_greedy_texts_are_those_of_a_loop_and_end_at_each_end_and_stop_string(
     assert len(set(expected)) > 4
 
 
+@pytest.mark.needs("writes")
 @pytest.mark.needs("special stops")
 def test_a_stop_string_may_be_a_special_token(bench: Bench) -> None:
     expected = [bench.oracle.writes(each, MOST, ends=ends(bench), stops=["<pad>", "zzz"]) for each in PROMPTS]
@@ -45,6 +47,7 @@ def test_a_stop_string_may_be_a_special_token(bench: Bench) -> None:
     assert expected != [bench.oracle.writes(each, MOST, ends=ends(bench)) for each in PROMPTS]
 
 
+@pytest.mark.needs("writes")
 @pytest.mark.needs("generation_config")
 def test_the_second_end_of_generation_config_has_ended_a_text(bench: Bench) -> None:
     one, both = ([bench.oracle.writes(each, MOST, ends=end) for each in PROMPTS] for end in ([EOS], ends(bench)))
@@ -52,6 +55,7 @@ def test_the_second_end_of_generation_config_has_ended_a_text(bench: Bench) -> N
     assert bench.texts() == both
 
 
+@pytest.mark.needs("writes")
 def test_whether_a_text_ended_by_itself_is_known(bench: Bench) -> None:
     _, found = bench.measure("chrf_of", "exact", "news", max_new_tokens=MOST)
     assert len({*found.cut}) > 1
@@ -60,6 +64,7 @@ def test_whether_a_text_ended_by_itself_is_known(bench: Bench) -> None:
         assert cut or text == more
 
 
+@pytest.mark.needs("writes")
 def test_a_long_prompt_loses_its_left_and_keeps_its_bos(bench: Bench) -> None:
     ids = bench.oracle.tokens(LONG)
     room = CONTEXT - MOST
@@ -68,6 +73,7 @@ def test_a_long_prompt_loses_its_left_and_keeps_its_bos(bench: Bench) -> None:
     require_same(bench, bench.texts(dataset="long"), [bench.oracle.goes_on(read, MOST, ends=ends(bench))])
 
 
+@pytest.mark.needs("writes")
 @pytest.mark.parametrize("how", SAMPLES, ids=str)
 def test_a_sample_depends_on_its_seed_and_row_alone(bench: Bench, how: dict[str, Any]) -> None:
     found = bench.texts(seed=1, **how)
@@ -82,6 +88,7 @@ def shares(bench: Bench, **how: Any) -> dict[str, float]:
     return {text: texts.count(text) / len(texts) for text in texts}
 
 
+@pytest.mark.needs("writes")
 @pytest.mark.parametrize(
     "how",
     [{"temperature": 1.0}, {"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.4}, {"top_k": 5, "temperature": 2.0}],
@@ -103,6 +110,7 @@ def test_samples_follow_the_distribution_that_the_settings_leave(bench: Bench, h
             assert abs(found.get(text, 0) - share) < 4.5 * (share * (1 - share) / 200) ** 0.5 + 0.005, text
 
 
+@pytest.mark.needs("writes")
 @pytest.mark.needs("draws alike")
 @pytest.mark.parametrize("how", SAMPLES, ids=str)
 def test_a_seed_draws_what_it_draws_in_the_checkpoint(bench: Bench, how: dict[str, Any]) -> None:
@@ -119,6 +127,7 @@ def test_tokens_are_those_of_the_tokenizer(bench: Bench) -> None:
     assert (facts.bos, facts.eos, facts.adds_bos) == (1, 2, True)
 
 
+@pytest.mark.needs("writes")
 def test_a_chat_is_put_into_the_template_with_its_variables_and_no_others(bench: Bench) -> None:
     chat = bench.runner().tokenizer.chat
     messages = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat"}]

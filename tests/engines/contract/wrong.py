@@ -148,7 +148,29 @@ _SERVED: list[Wrong] = [
     (None, {"server": None, "backend": "server"}, "the engine server needs server:"),
     (None, {"server": "http://127.0.0.1:9/v1", "load": {"retries": 0, "context": 642}}, "ConnectError"),
 ]
+_COMMANDS: list[Wrong] = [
+    (None, {"tokenizer": None}, r"models\.model: the engine command needs command:, and tokenizer:"),
+    (None, {"command": None, "backend": "command"}, r"models\.model: the engine command needs command:"),
+    (without("token*"), {}, "no tokenizer in"),
+    (None, {"command": "no-such-program 1"}, "its program cannot be started: .*no-such-program"),
+    (None, {"command": "python 'a"}, r"models\.model\.command: expected words as for a shell, got"),
+    (None, {"command": "false"}, "its program ended with status 1; its log, .*, is empty"),
+    (None, {"command": "echo hello"}, "its program printed 'hello' .*: expected JSON with lmgate, name, version, voc"),
+    (None, {"content": ["nowhere"]}, r"models\.model\.content: .*nowhere does not exist"),
+    (None, {"versions": ["nothing-of"]}, r"models\.model\.versions: nothing-of is not installed"),
+    (None, {"path": "nowhere"}, "expected exactly one of .*command:, got path: and command:"),
+    (None, {"model": "a"}, r"\.model\.model: the engine command does not support it: it is for a model with server:"),
+    (None, {"command": None, "server": "http://127.0.0.1:9"}, r"\.content: the engine server does not support it"),
+    *((None, {key: value}, rf"\.{key}: the engine command does not support it: ") for key, value in (
+        ("dtype", "float16"), ("device", "cuda"), ("adapter", "a"), ("trust_remote_code", True),
+        ("pickle_weights", True),
+    )),
+    (None, {"load": {"retries": 1}}, "the engine command has no option 'retries'"),
+    (None, {"load": {"timeout": 0}}, "expected a whole number from 1, got 0"),
+]  # fmt: skip
 WRONG: dict[str, list[Wrong]] = {
+    "command": _COMMANDS,
+    "command-of-llama.cpp": [(None, {"command": "false"}, "its program ended with status 1")],
     "transformers": [
         *_CHECKPOINT,
         (kept("model.safetensors", slice(-1000)), {}, "cannot be loaded: SafetensorError"),

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.warm import warm_python
 
@@ -34,8 +35,8 @@ WAYS = (
 LONGEST = 30.0  # seconds until nothing may be left
 
 
-def write_project(folder: Path, tokenizer: Path) -> None:
-    """Write a project with a served model and two texts."""
+def write_project(folder: Path, tokenizer: Path, entry: dict[str, Any] | None = None) -> None:
+    """Write a project with two texts and a model, by default a served one."""
     words = ["the", "a", "cat", "dog", "sat", "on", "mat", "log", "and", "under", "river", "house", "green", "small"]
     drawn = random.Random(0)
 
@@ -45,15 +46,14 @@ def write_project(folder: Path, tokenizer: Path) -> None:
     rows = [{"text": text(60)} for _ in range(2)]
     (folder / "text.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "other.txt").write_text(text(90))
-    command = f"{sys.executable} {FAKE} --port {{port}} --load 0.5 --children"
-    server = {"command": command, "wait": 60}
-    entry = {"server": server, "model": "tiny", "tokenizer": str(tokenizer), "load": {"context": 642, "timeout": 20}}
+    server = {"command": f"{sys.executable} {FAKE} --port {{port}} --load 0.5 --children", "wait": 60}
+    served = {"server": server, "model": "tiny", "tokenizer": str(tokenizer), "load": {"context": 642, "timeout": 20}}
     (folder / "conftest.py").write_text(
         "import os\nwith open('sessions.txt', 'a') as file:\n"
         "    file.write(f\"{os.environ.get('PYTEST_XDIST_WORKER', 'pytest')} {os.getpid()}\\n\")\n"
     )
     (folder / "lmgate.yaml").write_text(
-        f"models:\n  served: {json.dumps(entry)}\n"
+        f"models:\n  served: {json.dumps(entry or served)}\n"
         "datasets:\n  text: {path: text.jsonl}\n  other: {path: other.txt}\n"
         "gates:\n" + "".join(f"  - {gate}\n" for gate in GATES)
     )
