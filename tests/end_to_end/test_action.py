@@ -107,7 +107,7 @@ def test_arguments_with_spaces_and_quotes_are_words_and_run_nothing(gated: DiceP
     run.says("::error title=lmgate::arguments: ", "a quote is not closed")
     assert run.outputs["report"] == ""
     assert "no verdict" in github.comments[0]
-    assert not [path for path in gated.folder.rglob("gone")]
+    assert not list(gated.folder.rglob("gone"))
 
 
 def test_what_ends_before_a_verdict_says_so_on_the_pull_request(gated: DiceProject, github: GitHub) -> None:

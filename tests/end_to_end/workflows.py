@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from tests.end_to_end.projects import Outcome, Project, environment
+from tests.end_to_end.projects import Outcome, environment
 from tests.warm import warm_python
 
 ROOT = Path(__file__).parents[2]
