@@ -5,31 +5,21 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from enum import Enum
 from pathlib import Path
+
+import typer
 
 from pytest_lmgate.cli.console import flow, root, show
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.version import __version__
 
-
-class Service(str, Enum):
-    """A CI system."""
-
-    github = "github"
-    gitlab = "gitlab"
-    azure = "azure"
-    buildkite = "buildkite"
-
-
 REPOSITORY = "pytest-lmgate/pytest-lmgate"
 """Where the action is; pyproject.toml has the whole address."""
 
-# Names in braces are filled in; those that a user chose are YAML already.
+# The file's name, and its text. Names in braces are filled in; those that a user chose are YAML already.
 _FILES = {
-    Service.github: (
-        ".github/workflows/lmgate.yml",
-        """\
+    "github": """\
+.github/workflows/lmgate.yml
 name: Model gates
 on: {{push: {{branches: [main]}}, pull_request: {{}}}}
 permissions: {{contents: read, pull-requests: write}}
@@ -42,10 +32,8 @@ jobs:
       - run: {install}
       - {{uses: {action}, with: {{working-directory: {folder}}}}}
 """,
-    ),
-    Service.gitlab: (
-        ".gitlab-ci.yml",
-        """\
+    "gitlab": """\
+.gitlab-ci.yml
 lmgate:
   image: python:{python}
   cache: {{key: lmgate, paths: [{cache}], when: always}}
@@ -57,10 +45,8 @@ lmgate:
     paths: [{report}]
     reports: {{junit: {junit}, metrics: {metrics}}}
 """,
-    ),
-    Service.azure: (
-        "azure-pipelines.yml",
-        """\
+    "azure": """\
+azure-pipelines.yml
 trigger: [main]
 pool: {{vmImage: ubuntu-latest}}
 steps:
@@ -72,10 +58,8 @@ steps:
   - {{task: PublishTestResults@2, condition: always(), inputs: {{testResultsFiles: {junit}}}}}
   - {{publish: {report}, artifact: lmgate, condition: always()}}
 """,
-    ),
-    Service.buildkite: (
-        ".buildkite/pipeline.yml",
-        """\
+    "buildkite": """\
+.buildkite/pipeline.yml
 steps:
   - label: Model gates
     plugins:
@@ -85,46 +69,40 @@ steps:
       - {pytest}
     artifact_paths: [{report}, {junit}]
 """,
-    ),
 }
-_REPORTS = {"report": "report.json", "junit": "junit.xml", "metrics": "metrics.txt"}
+_KEPT = {"cache": ".lmgate_cache", "report": "report.json", "junit": "junit.xml", "metrics": "metrics.txt"}
 _PYTEST = (
     "pytest --lmgate-require-all --lmgate-cache .lmgate_cache --lmgate-report json:report.json "
     "--lmgate-report openmetrics:metrics.txt --junitxml junit.xml"
 )
 
 
-def write_ci_file(service: Service, *, as_json: bool) -> None:
+def write_ci_file(service: str, *, as_json: bool) -> None:
     """Write the file of a CI system into the repository's root, unless it exists."""
+    if service not in _FILES:
+        raise typer.BadParameter(f"--ci: expected one of {', '.join(_FILES)}; got {service!r}")
     here = root().start
     top = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
-    name, template = _FILES[service]
-    file, text = top / name, ci_text(template, here, top)
-    if os.path.lexists(file):
-        raise ConfigError(f"{file} exists; lmgate init overwrites nothing: add to it what is wanted of\n\n{text}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("x", encoding="utf-8") as new:
-            new.write(text)
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
-    show({"files": [name]}, f"written: {file}\nCommit it, and look at its first run.", as_json=as_json)
-
-
-def ci_text(template: str, here: Path, top: Path) -> str:
-    """Return the text of a file in the folder `top`, for the project in `here`."""
-    folder = here.relative_to(top)
+    (name, _, template), folder = _FILES[service].partition("\n"), here.relative_to(top)
     requirements = next((each for each in (folder, Path()) if (top / each / "requirements.txt").is_file()), None)
     wanted = f"pytest-lmgate=={__version__}"
     if requirements is not None:
         wanted = f"-r {shlex.quote((requirements / 'requirements.txt').as_posix())}"
-    paths = {key: flow((folder / path).as_posix()) for key, path in {**_REPORTS, "cache": ".lmgate_cache"}.items()}
     change = "" if here == top else f"cd {shlex.quote(folder.as_posix())} && "
-    return "# Written by `lmgate init --ci`; docs/ci.md of pytest-lmgate explains it.\n" + template.format(
-        **paths,
+    text = "# Written by `lmgate init --ci`; docs/ci.md of pytest-lmgate explains it.\n" + template.format(
+        **{key: flow((folder / path).as_posix()) for key, path in _KEPT.items()},
         python=f"{sys.version_info.major}.{sys.version_info.minor}",
         install=flow(f"python -m pip install {wanted}"),
         action=f"{REPOSITORY}@v{__version__}",
         folder=flow(folder.as_posix()),
         pytest=flow(change + _PYTEST),
     )
+    file = top / name
+    if os.path.lexists(file):
+        raise ConfigError(f"{file} exists; lmgate init overwrites nothing: add to it what is wanted of\n\n{text}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
+    show({"files": [name]}, f"written: {file}\nCommit it, and look at its first run.", as_json=as_json)
