@@ -13,8 +13,7 @@ from pytest_lmgate.cli.console import flow, root, show
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.version import __version__
 
-REPOSITORY = "pytest-lmgate/pytest-lmgate"
-"""Where the action is; pyproject.toml has the whole address."""
+REPOSITORY = "pytest-lmgate/pytest-lmgate"  # of the action; pyproject.toml has the whole address
 
 # The file's name, and its text. Names in braces are filled in; those that a user chose are YAML already.
 _FILES = {
@@ -40,10 +39,7 @@ lmgate:
   script:
     - {install}
     - {pytest}
-  artifacts:
-    when: always
-    paths: [{report}]
-    reports: {{junit: {junit}, metrics: {metrics}}}
+  artifacts: {{when: always, paths: [{report}], reports: {{junit: {junit}, metrics: {metrics}}}}}
 """,
     "azure": """\
 azure-pipelines.yml
@@ -51,8 +47,7 @@ trigger: [main]
 pool: {{vmImage: ubuntu-latest}}
 steps:
   - {{task: UsePythonVersion@0, inputs: {{versionSpec: "{python}"}}}}
-  - task: Cache@2
-    inputs: {{key: lmgate | "$(Build.BuildId)", restoreKeys: lmgate, path: {cache}}}
+  - {{task: Cache@2, inputs: {{key: lmgate | "$(Build.BuildId)", restoreKeys: lmgate, path: {cache}}}}}
   - script: {install}
   - script: {pytest}
   - {{task: PublishTestResults@2, condition: always(), inputs: {{testResultsFiles: {junit}}}}}
@@ -84,10 +79,8 @@ def write_ci_file(service: str, *, as_json: bool) -> None:
     here = root().start
     top = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
     (name, _, template), folder = _FILES[service].partition("\n"), here.relative_to(top)
-    requirements = next((each for each in (folder, Path()) if (top / each / "requirements.txt").is_file()), None)
-    wanted = f"pytest-lmgate=={__version__}"
-    if requirements is not None:
-        wanted = f"-r {shlex.quote((requirements / 'requirements.txt').as_posix())}"
+    files = [each / "requirements.txt" for each in (folder, Path()) if (top / each / "requirements.txt").is_file()]
+    wanted = f"-r {shlex.quote(files[0].as_posix())}" if files else f"pytest-lmgate=={__version__}"
     change = "" if here == top else f"cd {shlex.quote(folder.as_posix())} && "
     text = "# Written by `lmgate init --ci`; docs/ci.md of pytest-lmgate explains it.\n" + template.format(
         **{key: flow((folder / path).as_posix()) for key, path in _KEPT.items()},

@@ -49,11 +49,10 @@ def report(
     shards = {str(file): read_results(_read(file), str(file)) for file in files}
     results, is_whole = next(iter(shards.values())), True
     if join:
-        from pytest_lmgate.report.joining import join as joined
-        from pytest_lmgate.report.joining import read_plan
+        from pytest_lmgate.report import joining
 
-        planned = None if plan is None else read_plan(_read(plan), str(plan))
-        results = joined(shards, planned)
+        planned = None if plan is None else joining.read_plan(_read(plan), str(plan))
+        results = joining.join(shards, planned)
         is_whole = planned is None or {verdict.id for verdict in results.verdicts}.issuperset(planned.gates)
     printed = made(results, wanted)
     written = [f"{kind}: {destination}" for kind, destination in wanted if destination != STDOUT]

@@ -77,6 +77,5 @@ def _joined(texts: Iterable[str], by: str) -> str:
     return by.join(dict.fromkeys(filter(None, texts)))
 
 
-def _without_time(verdict: Verdict) -> Verdict:
-    """Return a verdict without what differs between a measurement and its cache hit."""
+def _without_time(verdict: Verdict) -> Verdict:  # a measurement and its cache hit are the same
     return replace(verdict, cached=False, seconds=0.0, cache="")
