@@ -22,6 +22,7 @@ INSTALLED := $(VENV)/.installed
 #           first two run what rests on the versions of libraries, msgspec, YAML, jinja2, datasets, filelock, fsspec, typer,
 #           pytest and xdist, and leave gates, metrics, windows and wording to `make test`; bare runs what needs no tool.
 #   tracking  runs one page with trackio and MLflow, which want older versions of pillow and pyarrow than constraints.txt.
+#   light   has no torch, transformers and datasets: what docs/howto/without_torch.md says of it.
 TWO := -n 2 --dist worksteal
 OLD_WARNS := -W ignore::DeprecationWarning
 VLLM := tests/engines/vllm tests/engines/contract --engine vllm \
@@ -49,6 +50,7 @@ $(call leg,oldest, oldest,     ,        $(TESTERS),                     $(TWO) $
 $(call leg,newest, newest,     ,        $(TESTERS) liger-kernel triton, $(TWO),                $(VERSIONED))
 $(call leg,bare,   bare,       ,        ,                               ,                      $(BARE))
 $(call leg,tracking, tracking, ,        trackio mlflow,                 -k tracking,           tests/docs/test_pages.py)
+$(call leg,light,  light,      ,        llama-cpp-python gguf,          ,                      tests/end_to_end/test_without_torch.py)
 
 ENVIRONMENTS := $(sort $(foreach leg,$(LEGS),$(ENV_$(leg))))
 CODE := pytest_lmgate tests $(wildcard docs example_project benchmarks)
@@ -132,16 +134,19 @@ PIP_oldest := -c build/oldest.txt -e . $(BESIDE_oldest)
 PIP_newest := $(TORCH) -e . $(BESIDE_newest)
 PIP_bare := $(TORCH) -e .
 PIP_tracking := $(TORCH) -e . $(BESIDE_tracking)
+PIP_light := -c constraints.txt -r requirements-light.txt $(BESIDE_light)
 NEEDS_extras := constraints.txt $(WHEELS)/.compiled
 NEEDS_vllm := constraints-vllm.txt
 NEEDS_oldest := build/oldest.txt
-$(VENV)-extras/.installed: export PIP_FIND_LINKS += $(WHEELS)
+NEEDS_light := requirements-light.txt constraints.txt $(WHEELS)/.compiled
+$(VENV)-extras/.installed $(VENV)-light/.installed: export PIP_FIND_LINKS += $(WHEELS)
 
 .SECONDEXPANSION:
 # Tests import a fraction of what is installed, so that pip need not compile the bytecode of all of it.
 $(addprefix $(VENV)-,$(addsuffix /.installed,$(ENVIRONMENTS))): $(VENV)-%/.installed: pyproject.toml $$(or $$(NEEDS_$$*),constraints.txt)
 	$(PYTHON) -m venv $(VENV)-$*
 	$(VENV)-$*/bin/python -m pip install --quiet --no-compile $(PIP_$*)
+	$(if $(filter light,$*),$(VENV)-$*/bin/python -m pip install --quiet --no-deps -e .)
 	touch $@
 
 $(addprefix install-,$(ENVIRONMENTS)): install-%: $(VENV)-%/.installed

@@ -95,6 +95,9 @@ def main() -> None:
     """Run the command line; an error of this package ends it with one message and exit code 3."""
     try:
         app(prog_name="lmgate")
-    except LmgateError as error:
-        typer.echo(f"lmgate: {error}", err=True)
+    except (LmgateError, ModuleNotFoundError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name not in ("torch", "transformers", "datasets"):
+            raise
+        advice = "" if isinstance(error, LmgateError) else ": pip install torch transformers datasets"
+        typer.echo(f"lmgate: {error}{advice}", err=True)
         raise SystemExit(3) from None

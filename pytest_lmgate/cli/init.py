@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 import msgspec
 import typer
 
+from pytest_lmgate.cli.ci import write_ci_file
 from pytest_lmgate.cli.console import AsJson, DeviceOption, flow, note, root, show
 from pytest_lmgate.cli.editing import gate_line, insert
 from pytest_lmgate.cli.measure import Measuring, measuring
@@ -68,12 +69,20 @@ def init(
     ] = None,
     device: DeviceOption = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: take the defaults.")] = False,
+    ci: Annotated[
+        str, typer.Option("--ci", metavar="SYSTEM", help="Write only the file of github, gitlab, azure or buildkite.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Write an lmgate.yaml with gates.
 
     Measures each model once, and explains each limit. Never overwrites a file.
     """
+    if ci:
+        if model or dataset or rows or against or device:
+            raise typer.BadParameter("--ci writes the file of a CI system alone: leave the other options out")
+        write_ci_file(ci, as_json=as_json)
+        return
     from pytest_lmgate.measure.loop import about
 
     here = root()

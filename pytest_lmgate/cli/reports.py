@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 
 
 def report(
-    file: Annotated[Path, typer.Argument(metavar="REPORT.json", help="Written by --lmgate-report json:REPORT.json.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="REPORT.json...", help="Written by --lmgate-report json:REPORT.json.")
+    ],
+    join: Annotated[bool, typer.Option("--join", help="Make one run of several shards.")] = False,
+    plan: Annotated[
+        Path | None, typer.Option(metavar="PLAN.json", help="Gates that the shards must have, of --lmgate-plan.")
+    ] = None,
+    json: Annotated[str, typer.Option("--report", metavar="FILE", help="Write the JSON report.")] = "",
     html: Annotated[str, typer.Option("--html", metavar="FILE", help="Write a self-contained HTML page.")] = "",
     markdown: Annotated[str, typer.Option("--markdown", metavar="FILE", help="For a pull request; - is stdout.")] = "",
     openmetrics: Annotated[str, typer.Option("--openmetrics", metavar="FILE", help="For GitLab, Prometheus.")] = "",
@@ -25,29 +32,48 @@ def report(
     github: Annotated[bool, typer.Option("--github", help="Print annotations of GitHub Actions.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make other reports from a run's JSON report, exactly as the run would have written them."""
+    """Make other reports from a run's JSON report, exactly as the run would have written them.
+
+    With --join the run is that of several shards. The exit code is 1 if none of them has a gate of the plan.
+    """
     from pytest_lmgate.judge.result import read_results
     from pytest_lmgate.report.wording import counts
 
     requested = {"html": html, "markdown": markdown, "openmetrics": openmetrics, "eval-results": eval_results}
-    requested["github"] = STDOUT if github else ""
+    requested |= {"github": STDOUT if github else "", "json": json}
     wanted = [(kind, destination) for kind, destination in requested.items() if destination]
     if not wanted:
         raise typer.BadParameter(
-            "expected a report to make: --html FILE, --markdown FILE, --openmetrics FILE, --eval-results DIR, --github"
+            "expected a report to make: --html FILE, --markdown FILE, --openmetrics FILE, --eval-results DIR, "
+            "--report FILE or --github"
         )
-    try:
-        results = read_results(file.read_bytes(), str(file))
-    except OSError as error:
-        raise RecordError(f"{file}: cannot be read: {error.strerror}") from error
+    if not join and (len(files) > 1 or plan is not None):
+        raise typer.BadParameter("several reports, or a plan: expected --join, which makes one run of shards")
+    shards = {str(file): read_results(_read(file), str(file)) for file in files}
+    results, is_whole = next(iter(shards.values())), True
+    if join:
+        from pytest_lmgate.report import joining
+
+        planned = None if plan is None else joining.read_plan(_read(plan), str(plan))
+        results = joining.join(shards, planned)
+        is_whole = planned is None or {verdict.id for verdict in results.verdicts}.issuperset(planned.gates)
     printed = made(results, wanted)
     written = [f"{kind}: {destination}" for kind, destination in wanted if destination != STDOUT]
     if as_json:
-        show({"report": str(file), "written": dict(wanted)}, "", as_json=True)
+        show({"report": ", ".join(shards), "written": dict(wanted)}, "", as_json=True)
     elif printed:
         typer.echo("".join(printed), nl=False)  # for a machine that reads commands, or escaped already
     else:
-        show(None, "\n".join([*written, counts(results.verdicts)]), as_json=False)
+        show(None, "\n".join([*written, *results.problems * join, counts(results.verdicts)]), as_json=False)
+    if not is_whole:
+        raise typer.Exit(1)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise RecordError(f"{file}: cannot be read: {error.strerror}") from error
 
 
 def made(results: Results, wanted: Sequence[tuple[str, str]]) -> list[str]:

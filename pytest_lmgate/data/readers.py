@@ -132,9 +132,16 @@ READERS: dict[str, Callable[[Path, str], Iterable[Any]]] = {
 """The reader of each kind of table, by its suffix: from path and the dataset's name to rows."""
 
 
-def saved_rows(spec: DatasetSpec, path: Path, name: str) -> Iterable[Any]:
-    import datasets
+def _library(name: str) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise DataError(f"dataset {name!r}: {error}: pip install datasets, or give a file by path:") from error
+    return datasets
 
+
+def saved_rows(spec: DatasetSpec, path: Path, name: str) -> Iterable[Any]:
+    datasets = _library(name)
     try:
         saved = datasets.load_from_disk(str(path))
     except Exception as error:
@@ -143,8 +150,7 @@ def saved_rows(spec: DatasetSpec, path: Path, name: str) -> Iterable[Any]:
 
 
 def hub_rows(spec: DatasetSpec, name: str, offline: bool) -> Iterable[Any]:
-    import datasets
-
+    datasets = _library(name)
     # The user may have meant `org/name` as a path.
     either = f"; there is no file or folder {name} either (write ./{name}, or name it in lmgate.yaml)"
     either = either if name == spec.hub else ""

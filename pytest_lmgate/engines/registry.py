@@ -118,6 +118,8 @@ def raised(error: Exception) -> str:
         and home_of_file(frame.filename) is None
     ]
     where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+    if isinstance(error, ModuleNotFoundError) and error.name in ("torch", "transformers"):
+        where = ": pip install torch transformers"
     return f"{type(error).__name__}: {error}{where}"
 
 

@@ -323,17 +323,35 @@ class PlanHooks:
         from pytest_lmgate.measure.plan import Plan
         from pytest_lmgate.report.terminal import plan_lines
 
-        plan, gates = Plan(options.cache_folder(session.config)), self._hooks.session()
+        plan, gates, ids = Plan(options.cache_folder(session.config)), self._hooks.session(), list[str]()
         for item in filter(collection.is_gated, session.items):
             if item.get_closest_marker("skip") is None:
                 evaluator, evaluations = gates.evaluations(item)
                 for bound in evaluations:
                     plan.add(evaluator, bound)
+                ids += gates.ids(item)
+        self._write(session.config, ids)
         self._lines = plan_lines(plan.measurements, [*plan.problems, *gates.cache_warnings, *self._hooks.left_out])
         if measuring := sum(map(collection.is_measuring, session.items)):
             tests = counted(measuring, "test")
             self._lines.append(f"{tests} may measure by a fixture such as ppl_of, which is known only when they run")
         return True
+
+    def _write(self, config: pytest.Config, ids: list[str]) -> None:
+        """Write the gates for ``lmgate report --join``, where one is typed; the ini file names those of runs."""
+        from pytest_lmgate.judge.result import to_json
+        from pytest_lmgate.report.formats import write_file
+        from pytest_lmgate.report.joining import PlannedGates
+
+        for kind, destination in options.reports(config) if config.getoption("--lmgate-report") else ():
+            if kind != "json" or destination == "-":
+                raise pytest.UsageError(
+                    f"--lmgate-plan writes --lmgate-report json:FILE alone, got {kind}:{destination}"
+                )
+            try:
+                write_file(config.invocation_params.dir / destination, to_json(PlannedGates(tuple(ids))).encode())
+            except OSError as error:
+                raise pytest.UsageError(f"--lmgate-report {kind}:{destination}: cannot be written: {error}") from error
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self._lines:

@@ -167,6 +167,11 @@ class GateSession:
         sides = [side for gate in item.stash[_GATES].values() for side in gate.sides]
         return self._projects.of(item.path).evaluator, sides
 
+    def ids(self, item: pytest.Item) -> list[str]:
+        """Return the ids of a test's gates."""
+        gates = item.stash[_GATES]
+        return list(gates)
+
     def share_processors(self, workers: int) -> None:
         """Note that only so many workers of xdist measure, so each may use more processors."""
         for judge in self._projects.judges.values():

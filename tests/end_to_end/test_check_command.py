@@ -148,6 +148,7 @@ def test_the_hook_of_pre_commit_runs_the_command_on_every_lmgate_yaml(file: Path
     (hook,) = yaml.safe_load((Path(__file__).parents[2] / ".pre-commit-hooks.yaml").read_text())
     found = [bool(re.search(hook["files"], name)) for name in ("lmgate.yaml", "a/lmgate.yaml", "a/xlmgate.yaml")]
     assert found == [True, True, False]
+    assert hook["language"] == "python"
     program, *arguments = shlex.split(hook["entry"])
     assert program == "lmgate"
     assert CliRunner().invoke(app, [*arguments, file.name]).exit_code == 0

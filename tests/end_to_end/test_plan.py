@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from pytest_lmgate.cache.inventory import find_entries
+from tests.end_to_end.commands import lmgate
 from tests.end_to_end.dice import DiceProject
 from tests.end_to_end.projects import Outcome, marked
 
@@ -123,3 +124,23 @@ def test_what_cannot_be_collected_fails_a_plan_too(dice: DiceProject) -> None:
     dice.run("--lmgate-plan").expect(4)
     # It is asked for on the command line alone.
     dice.run(env={"PYTEST_ADDOPTS": "--lmgate-plan"}).expect(4).says("--lmgate-plan: ", "PYTEST_ADDOPTS")
+
+
+def test_shards_of_a_plan_are_one_run_and_a_lost_shard_is_named(dice: DiceProject) -> None:
+    dice.models(red={}, blue={}).gates([("red", "one"), ("blue", "one")])
+    dice.write(test_body=marked(gate="ppl_max('red', 'two', 6.01)"))
+    dice.write(pytest_ini="[pytest]\nlmgate_report = json:from_ini.json\n")
+    plan(dice, "--lmgate-report=json:plan.json")
+    assert not (dice.folder / "from_ini.json").exists()
+    planned = dice.report("plan.json")["gates"]
+    assert sorted(planned) == [
+        "lmgate.yaml::ppl_max[blue-one]", "lmgate.yaml::ppl_max[red-one]", "test_body.py::test_gate::ppl_max[red-two]",
+    ]  # fmt: skip
+    for shard, chosen in {"a": "blue", "b": "red or test_gate"}.items():
+        dice.run("-k", chosen, f"--lmgate-report=json:{shard}.json").expect(0)
+    join = ("report", "--join", "--plan=plan.json", "--report=all.json")
+    lmgate(dice.folder, *join, "b.json", "a.json").says("3 gates: 3 pass")
+    assert [gate["id"] for gate in dice.report("all.json")["gates"]] == planned
+    lmgate(dice.folder, *join, "b.json", code=1).says("no shard has a verdict of lmgate.yaml::ppl_max[blue-one]")
+    refused = dice.run("--lmgate-plan", "--lmgate-report=html:plan.html").expect(4)
+    refused.says("--lmgate-plan writes --lmgate-report json:FILE alone, got html:plan.html")

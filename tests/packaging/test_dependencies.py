@@ -94,3 +94,9 @@ def test_a_direct_dependency_says_its_oldest_version_and_is_pinned_within_its_ra
 def test_the_environment_of_an_engine_has_versions_within_the_declared_ranges():
     pinned = pins("constraints-vllm.txt")
     assert not [each for each in REQUIRED if not each.specifier.contains(pinned[canonicalize_name(each.name)])]
+
+
+def test_the_light_requirements_are_all_but_what_loads_checkpoints():
+    lines = (ROOT / "requirements-light.txt").read_text(encoding="utf-8").splitlines()
+    light = [Requirement(line) for line in lines if not line.startswith("#")]
+    assert light == [each for each in REQUIRED if each.name not in ("torch", "transformers", "datasets")]

@@ -1,0 +1,190 @@
+"""The GitHub action: its scripts and conditions run as a runner runs them, with a ``gh`` that keeps what it is told."""
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.end_to_end.dice import DiceProject
+from tests.end_to_end.workflows import ACTION, BOT, ROOT, STEPS, GitHub
+
+NO_REGRESSION = "  - no_regression: {metric: ppl, model: red, dataset: one, tolerance: 1%}\n"
+
+
+@pytest.fixture
+def github(tmp_path_factory: pytest.TempPathFactory) -> GitHub:
+    return GitHub(tmp_path_factory.mktemp("hub") / "github")
+
+
+@pytest.fixture
+def gated(dice: DiceProject) -> DiceProject:
+    return dice.models(red={}).gates([("red", "one")])
+
+
+def red(project: DiceProject) -> None:
+    project.models(red={"sides": 7}).gates([("red", "one")])
+
+
+def test_the_first_run_posts_a_comment_and_the_next_edits_it(gated: DiceProject, github: GitHub) -> None:
+    run = github.run(gated.folder).expect(True)
+    (comment,) = github.comments
+    assert comment.startswith("<!-- lmgate: ")
+    assert "**1 gate: 1 pass**" in comment
+    assert "[The whole run](https://github.com/o/r/actions/runs/1)" in comment
+    assert "## lmgate" in run.summary
+    assert json.loads(Path(run.outputs["report"]).read_text())["gates"][0]["verdict"] == "pass"
+    red(gated)
+    github.run(gated.folder).expect(False).says("::error file=lmgate.yaml,line=")
+    (edited,) = github.comments
+    assert "**1 gate: 1 fail**" in edited
+    assert "/runs/2" in edited
+
+
+def test_only_its_own_comment_is_edited_and_each_name_has_one(gated: DiceProject, github: GitHub) -> None:
+    github.run(gated.folder)
+    marker = github.comments[0].partition("\n")[0]
+    others = [
+        {"id": 1, "user": {"login": "someone"}, "body": f"{marker}\nmine"},
+        {"id": 2, "user": {"login": BOT}, "body": f"a quote: {marker}"},
+    ]
+    github.change(comments=[*others, *github.state["comments"]])
+    github.run(gated.folder)
+    github.run(gated.folder, name="int8; $(touch gone)")
+    assert github.state["comments"][:2] == others
+    assert len(github.comments) == 4
+    assert github.comments[3].partition("\n")[0] != marker
+    assert "### Model gates int8; $(touch gone)" in github.comments[3]
+    assert not (gated.folder / "gone").exists()
+
+
+@pytest.mark.parametrize("head", ["stranger/r", None])
+def test_a_fork_gets_no_comment_and_accepts_no_model(gated: DiceProject, github: GitHub, head: str | None) -> None:
+    github.change(labels=["accept"])
+    github.run(gated.folder, head=head, update_label="accept").expect(True).says("from a fork", "1 gate: 1 pass")
+    assert github.state["calls"] == []
+    assert github.state["labels"] == ["accept"]
+
+
+def test_the_cache_is_saved_after_a_red_run_and_found_by_the_next(gated: DiceProject, github: GitHub) -> None:
+    red(gated)
+    github.run(gated.folder).expect(False)
+    assert len(gated.loads) == 1
+    assert github.caches == ["lmgate-Linux--gates-1-1"]
+    # A new machine has a checkout alone.
+    subprocess.run(["rm", "-rf", gated.cache], check=True)
+    github.run(gated.folder).expect(False).says("cached")
+    assert len(gated.loads) == 1
+    github.run(gated.folder, comment="false", variables={"LMGATE_CACHE": str(gated.cache)}).expect(False)
+    assert len(github.caches) == 2, "a runner that keeps its cache itself saves none"
+
+
+def test_a_pull_request_is_compared_with_the_default_branch(gated: DiceProject, github: GitHub) -> None:
+    github.run(gated.folder, event="push").expect(True)
+    assert github.comments == []
+    assert github.caches == ["lmgate-Linux--gates-1-1", "lmgate.main--gates-1-1"]
+    red(gated)
+    github.run(gated.folder).expect(False)
+    assert "Compared with the default branch" in github.comments[0]
+    assert "fails now" in github.comments[0]
+
+
+def test_arguments_with_spaces_and_quotes_are_words_and_run_nothing(gated: DiceProject, github: GitHub) -> None:
+    folder = gated.folder / "the folder; touch gone $(touch gone)"
+    folder.mkdir()
+    for file in [*gated.folder.glob("*.*")]:
+        file.rename(folder / file.name)
+    given = """-o "junit_suite_name=it's a; touch gone" --junitxml 'a file.xml' -k 'ppl_max and not `touch gone`' """
+    wanted = given.replace(" and not `touch gone`", "")
+    run = github.run(gated.folder, working_directory=folder.name, arguments=wanted).expect(True)
+    assert """name="it's a; touch gone\"""" in (folder / "a file.xml").read_text()
+    github.run(gated.folder, working_directory=folder.name, arguments=given).expect(False)
+    assert run.outputs["report"]
+    run = github.run(gated.folder, working_directory=folder.name, arguments="-k 'ppl").expect(False)
+    run.says("::error title=lmgate::arguments: ", "a quote is not closed")
+    assert run.outputs["report"] == ""
+    assert "no verdict" in github.comments[0]
+    assert not list(gated.folder.rglob("gone"))
+
+
+def test_what_ends_before_a_verdict_says_so_on_the_pull_request(gated: DiceProject, github: GitHub) -> None:
+    github.run(gated.folder).expect(True)
+    (gated.folder / "lmgate.yaml").write_text("gates: [")
+    github.run(gated.folder).expect(False)
+    assert "**pytest ended with exit code 4**" in github.comments[0]
+    assert "**0 gates**" in github.comments[0]
+    github.run(gated.folder, working_directory="gone").expect(False).says("working-directory: expected a folder")
+    assert "**no verdict**" in github.comments[1]
+
+
+def test_gates_that_the_arguments_leave_out_are_refused_unless_told(gated: DiceProject, github: GitHub) -> None:
+    gated.write(test_other="def test_other(): pass")
+    assert not github.run(gated.folder, arguments="test_other.py").ok
+    github.run(gated.folder, arguments="test_other.py", require_all="false").expect(True)
+
+
+def test_a_comment_that_cannot_be_written_changes_no_verdict(gated: DiceProject, github: GitHub) -> None:
+    github.change(refuses=True)
+    github.run(gated.folder).expect(True).says("::warning title=lmgate::", "pull-requests: write")
+
+
+def test_a_long_report_is_counted_in_the_comment(gated: DiceProject, github: GitHub) -> None:
+    with (gated.folder / "lmgate.yaml").open("a") as file:
+        file.writelines(f"  - ppl_max: {{model: red, dataset: one, limit: 5.{number}}}\n" for number in range(1, 130))
+    github.run(gated.folder).expect(False)
+    assert "**130 gates: 1 pass, 129 fail** The table is too long for a comment." in github.comments[0]
+
+
+def test_a_label_accepts_the_model_once(gated: DiceProject, github: GitHub) -> None:
+    with (gated.folder / "lmgate.yaml").open("a") as file:
+        file.write(NO_REGRESSION)
+    github.run(gated.folder, update_label="accept it").expect(False)  # no baseline
+    github.change(labels=["other", "accept it"])
+    github.run(gated.folder, update_label="accept it").expect(True)
+    written = github.state["files"]["lmgate-baseline.json"]
+    assert written == (gated.folder / "lmgate-baseline.json").read_text()
+    assert github.state["labels"] == ["other"]
+    github.run(gated.folder, update_label="accept it").expect(True)
+    assert [method for method, path in github.state["calls"] if "contents" in path] == ["GET", "PUT"]
+    # A second model: the file that is there is replaced.
+    gated.models(red={"sides": 5}).gates([("red", "one")])
+    with (gated.folder / "lmgate.yaml").open("a") as file:
+        file.write(NO_REGRESSION)
+    github.change(labels=["accept it"])
+    github.run(gated.folder, update_label="accept it").expect(True)
+    assert github.state["files"]["lmgate-baseline.json"] != written
+
+
+def test_a_model_that_fails_a_limit_is_not_accepted(gated: DiceProject, github: GitHub) -> None:
+    red(gated)
+    with (gated.folder / "lmgate.yaml").open("a") as file:
+        file.write(NO_REGRESSION)
+    github.change(labels=["accept"])
+    github.run(gated.folder, update_label="accept").expect(False)
+    assert github.state["files"] == {}
+    assert github.state["labels"] == ["accept"]
+
+
+def test_the_code_of_strangers_gets_no_token(gated: DiceProject, github: GitHub) -> None:
+    github.run(gated.folder, event="pull_request_target", head="stranger/r").expect(False).says("use pull_request")
+    assert gated.loads == []
+
+
+def test_no_script_holds_an_expression_and_each_file_is_there() -> None:
+    for step in STEPS:
+        assert "${{" not in step.get("run", "")
+        for script in re.findall(r"\$GITHUB_ACTION_PATH/([\w/.]+)", step.get("run", "")):
+            assert subprocess.run(["bash", "-n", ROOT / script], check=False).returncode == 0
+            assert os.access(ROOT / script, os.X_OK)
+    for workflow in (ROOT / ".github" / "workflows").iterdir():
+        for job in yaml.safe_load(workflow.read_text())["jobs"].values():
+            for step in job["steps"]:
+                expressions = re.findall(r"\$\{\{(.*?)\}\}", step.get("run", ""))
+                assert all(each.strip().startswith("matrix.") for each in expressions), step
+    saves = [step for step in STEPS if step.get("uses") == "actions/cache/save@v4"]
+    assert len(saves) == 2
+    assert all("always()" in step["if"] for step in saves)
+    assert set(ACTION["inputs"]) == set(re.findall(r"inputs\.([\w-]+)", (ROOT / "action.yml").read_text()))
