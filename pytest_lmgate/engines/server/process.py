@@ -212,9 +212,11 @@ class Lease:
     @classmethod
     def over(cls, connection: socket.socket) -> Lease | dict[str, Any]:
         """Return a lease once the guard has said hello, else its message; an empty mapping if it is gone."""
-        hello = _line(connection)
+        hello, rest = _line(connection)
         if "pid" in hello:
-            return cls(connection, hello)
+            lease = cls(connection, hello)
+            lease._said = rest  # a program that ends at once says so in the same breath
+            return lease
         connection.close()
         return hello
 
@@ -256,7 +258,7 @@ class Lease:
 
     def _heard(self) -> str:
         with contextlib.suppress(OSError):
-            message = _line(self._connection, self._said)
+            message, _ = _line(self._connection, self._said)
             if (status := message.get("status")) is not None:
                 hint = " (probably the OOM killer)" if status == -signal.SIGKILL else ""
                 return (
@@ -300,16 +302,16 @@ def _closing(connection: socket.socket) -> Callable[[], None]:
     return close
 
 
-def _line(connection: socket.socket, begin: bytes = b"") -> dict[str, Any]:
-    """Read a line of JSON; an empty mapping if the other side is gone."""
+def _line(connection: socket.socket, begin: bytes = b"") -> tuple[dict[str, Any], bytes]:
+    """Read a line of JSON, and what came with it; an empty mapping if the other side is gone."""
     with contextlib.suppress(ConnectionError):
-        while not begin.endswith(b"\n"):
+        while b"\n" not in begin:
             if not (more := connection.recv(4096)):
-                return {}
+                return {}, b""
             begin += more
-        message: dict[str, Any] = json.loads(begin.lstrip(b"+"))
-        return message
-    return {}
+        line, _, rest = begin.partition(b"\n")
+        return json.loads(line.lstrip(b"+")), rest
+    return {}, b""
 
 
 class ServerProcess:

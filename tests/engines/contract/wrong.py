@@ -158,7 +158,7 @@ _COMMANDS: list[Wrong] = [
     (None, {"command": "echo hello"}, "its program printed 'hello' .*: expected JSON with lmgate, name, version, voc"),
     (None, {"content": ["nowhere"]}, r"models\.model\.content: .*nowhere does not exist"),
     (None, {"versions": ["nothing-of"]}, r"models\.model\.versions: nothing-of is not installed"),
-    (None, {"path": "nowhere"}, "expected exactly one of .*command:, got path: and command:"),
+    (None, {"path": "nowhere"}, "expected exactly one of .*command:.*, got path: and command:"),
     (None, {"model": "a"}, r"\.model\.model: the engine command does not support it: it is for a model with server:"),
     (None, {"command": None, "server": "http://127.0.0.1:9"}, r"\.content: the engine server does not support it"),
     *((None, {key: value}, rf"\.{key}: the engine command does not support it: ") for key, value in (
