@@ -69,21 +69,26 @@ def with_blocks(model: Model, runner: Runner) -> BlockModel:
     """Return a model's blocks; ModelError if it has none that copies can share."""
     if not isinstance(runner, TransformersRunner) or model.kind != "causal":
         raise ModelError(f"model {model.name!r}: expected a causal model that transformers runs")
-    if any("forward" in vars(module) and any(module.children()) for module in runner.loaded.model.modules()):
+    return block_list(runner.loaded, model.name)
+
+
+def block_list(loaded: LoadedModel, name: str) -> BlockModel:
+    """Return the blocks of a loaded model, called `name` in messages; ModelError if copies cannot share them."""
+    if any("forward" in vars(module) and any(module.children()) for module in loaded.model.modules()):
         raise ModelError(  # a copy would run the module that it was copied from
-            f"model {model.name!r}: expected modules that no library has wrapped, as accelerate does to spread a model "
+            f"model {name!r}: expected modules that no library has wrapped, as accelerate does to spread a model "
             "over devices; load it on one device, without device_map"
         )
     lists = [
         (path, module)
-        for path, module in runner.loaded.model.named_modules()
+        for path, module in loaded.model.named_modules()
         if isinstance(module, nn.ModuleList) and len({type(block) for block in module}) == 1
     ]
     if not lists:
-        raise ModelError(f"model {model.name!r}: expected blocks in a list, as transformers' decoders have them")
+        raise ModelError(f"model {name!r}: expected blocks in a list, as transformers' decoders have them")
     # The outermost of lists of equal length: the experts of a block are a list too.
     path, _ = max(lists, key=lambda block_list: (len(block_list[1]), -block_list[0].count(".")))
-    return BlockModel(runner.loaded, path)
+    return BlockModel(loaded, path)
 
 
 class BlockMemory:
