@@ -7,9 +7,10 @@ remembered.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -89,6 +90,22 @@ def block_list(loaded: LoadedModel, name: str) -> BlockModel:
     # The outermost of lists of equal length: the experts of a block are a list too.
     path, _ = max(lists, key=lambda block_list: (len(block_list[1]), -block_list[0].count(".")))
     return BlockModel(loaded, path)
+
+
+def copied(loaded: LoadedModel) -> LoadedModel:
+    """Copy a model with its configuration and all modules; the tensors of both are the same."""
+    model = loaded.model
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return replace(loaded, model=copy.deepcopy(model, shared))
+
+
+def put_parameter(model: nn.Module, old: Tensor, new: Tensor) -> None:
+    """Replace a parameter wherever a model has it: tied weights stay tied."""
+    parameter = nn.Parameter(new.to(old.dtype), requires_grad=False)
+    for module in model.modules():
+        for name, held in list(module.named_parameters(recurse=False)):
+            if held is old:
+                setattr(module, name, parameter)
 
 
 class BlockMemory:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,9 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from pytest_lmgate.engines.transformers.blocks import kind_of
-from pytest_lmgate.tools.drill.faults import Broken, Fault, Kind, NotPlanted, by_output, matrices, some
+from pytest_lmgate.tools.drill.planting import (
+    OF_BLOCKS,
+    SHARES,
+    Broken,
+    Fault,
+    Kind,
+    NotPlanted,
+    by_output,
+    matrices,
+    some,
+)
 
-_SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
 _BEGIN = 16  # token from which positions are off: where a second part of a prompt could begin
 
 
@@ -56,29 +64,24 @@ class WrongHeads(_InStructure):
             broken.put(layer.weight, weight)
 
 
-class RopeBase(_InStructure):
+@dataclass(frozen=True)
+class Rope(_InStructure):
+    """Rotary frequencies have another base, or all are scaled."""
+
+    scaled: bool = False
+
     def plant(self, broken: Broken, level: float) -> None:
-        for module, name, frequencies in _frequencies(broken):
+        held = [
+            (module, name, buffer)
+            for module in broken.model.modules()
+            for name, buffer in module.named_buffers(recurse=False)
+            if name.endswith("inv_freq")
+        ]
+        if not held:
+            raise NotPlanted("it keeps no rotary frequencies")
+        for module, name, frequencies in held:
             at = torch.arange(len(frequencies), device=frequencies.device) / len(frequencies)
-            setattr(module, name, frequencies * level**-at)
-
-
-class RopeScaling(_InStructure):
-    def plant(self, broken: Broken, level: float) -> None:
-        for module, name, frequencies in _frequencies(broken):
-            setattr(module, name, frequencies / level)
-
-
-def _frequencies(broken: Broken) -> Iterator[tuple[nn.Module, str, Tensor]]:
-    held = [
-        (module, name, buffer)
-        for module in broken.model.modules()
-        for name, buffer in module.named_buffers(recurse=False)
-        if name.endswith("inv_freq")
-    ]
-    if not held:
-        raise NotPlanted("it keeps no rotary frequencies")
-    yield from held
+            setattr(module, name, frequencies / level if self.scaled else frequencies * level**-at)
 
 
 class OffPositions(_InStructure):
@@ -86,9 +89,9 @@ class OffPositions(_InStructure):
 
     def plant(self, broken: Broken, level: float) -> None:
         def moved(ids: Any) -> Any:
-            return (
-                ids + int(level) * (ids >= _BEGIN) if isinstance(ids, Tensor) and not ids.is_floating_point() else ids
-            )
+            if not isinstance(ids, Tensor) or ids.is_floating_point():
+                return ids
+            return ids + int(level) * (ids >= _BEGIN)
 
         def off(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
             return tuple(map(moved, given)), {key: moved(value) for key, value in named.items()}
@@ -108,44 +111,37 @@ class OffPositions(_InStructure):
                 module.register_forward_pre_hook(lambda _, given, most=most: (given[0].clamp(max=most),))
 
 
-class Windows(_InStructure):
+@dataclass(frozen=True)
+class Number(_InStructure):
+    """A number of the configuration, which modules may hold too, is multiplied; or, as a power, moves to 1."""
+
+    of: tuple[str, ...] = ()
+    what: str = ""
+    is_power: bool = False
+
     def plant(self, broken: Broken, level: float) -> None:
-        held = list(broken.holders("sliding_window", "attention_window_size"))
+        held = [found for found in broken.holders(*self.of) if found[2] != 1]
         if not held:
-            raise NotPlanted("its attention has no window")
+            raise NotPlanted(f"it has no {self.what}")
         for holder, name, value in held:
-            setattr(holder, name, max(1, int(value * level)))
-
-
-class Softcaps(_InStructure):
-    def plant(self, broken: Broken, level: float) -> None:
-        held = list(broken.holders("final_logit_softcapping", "attn_logit_softcapping", "logits_soft_cap"))
-        if not held:
-            raise NotPlanted("its logits have no soft cap")
-        for holder, name, value in held:
-            setattr(holder, name, value * level)
-
-
-class LogitScales(_InStructure):
-    def plant(self, broken: Broken, level: float) -> None:
-        held = [found for found in broken.holders("logit_scale", "logits_scaling") if found[2] != 1]
-        if not held:
-            raise NotPlanted("its logits have no scale")
-        for holder, name, value in held:
-            setattr(holder, name, value ** (1 - level))
+            changed = value ** (1 - level) if self.is_power else value * level
+            setattr(holder, name, max(1, int(changed)) if isinstance(value, int) else changed)
 
 
 _FACTORS = (1.01, 1.05, 1.25, 2, 5, 10, 100)
-_OF_BLOCKS = "{:.0%} of the blocks"
+_LONGER = (1.25, 2, 4, 1000)
+_WINDOW = ("sliding_window", "attention_window_size"), "window of attention"
+_CAP = ("final_logit_softcapping", "attn_logit_softcapping", "logits_soft_cap"), "soft cap of logits"
+_SCALE = ("logit_scale", "logits_scaling"), "scale of logits"
 STRUCTURE: tuple[Fault, ...] = (
-    SkippedBlocks("skip", "blocks in the middle are skipped", _SHARES, _OF_BLOCKS),
-    WrongHeads("heads-swapped", "two heads are swapped", _SHARES, _OF_BLOCKS),
-    WrongHeads("heads-repeated", "a head is read twice", _SHARES, _OF_BLOCKS, repeated=True),
-    RopeBase("rope-base", "the base of the rotary positions is wrong", _FACTORS, "{:g} times the base"),
-    RopeScaling("rope-scaling", "rotary positions are scaled", _FACTORS[:-1], "by 1/{:g}"),
+    SkippedBlocks("skip", "blocks in the middle are skipped", SHARES, OF_BLOCKS),
+    WrongHeads("heads-swapped", "two heads are swapped", SHARES, OF_BLOCKS),
+    WrongHeads("heads-repeated", "a head is read twice", SHARES, OF_BLOCKS, repeated=True),
+    Rope("rope-base", "the base of the rotary positions is wrong", _FACTORS, "{:g} times the base"),
+    Rope("rope-scaling", "rotary positions are scaled", _FACTORS[:-1], "by 1/{:g}", scaled=True),
     OffPositions("position", f"positions are too high from token {_BEGIN} on", (1, 2, 4, 8, 16), "by {:g}"),
-    Windows("window", "the window of attention is too short", (3 / 4, 1 / 2, 1 / 4, 1 / 8, 1 / 16), "{:g} of it"),
-    Windows("no-window", "the window of attention is ignored", (1.25, 2, 4, 1000), "{:g} times as long"),
-    Softcaps("softcap", "the soft cap of logits is lost", (1.25, 2, 4, 1000), "{:g} times as high"),
-    LogitScales("logit-scale", "the scale of logits is lost", (1 / 8, 1 / 4, 1 / 2, 1), "{:.0%} of it"),
+    Number("window", "the window of attention is too short", (0.75, *SHARES[-2::-1]), "{:g} of it", *_WINDOW),
+    Number("no-window", "the window of attention is ignored", _LONGER, "{:g} times as long", *_WINDOW),
+    Number("softcap", "the soft cap of logits is lost", _LONGER, "{:g} times as high", *_CAP),
+    Number("logit-scale", "the scale of logits is lost", SHARES[1:], "{:.0%} of it", *_SCALE, is_power=True),
 )

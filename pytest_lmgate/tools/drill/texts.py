@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from msgspec import structs
 
 from pytest_lmgate.measure.rows import DatasetRows
-from pytest_lmgate.tools.drill.faults import Broken, Fault, Kind, NotPlanted, some
-from pytest_lmgate.windows.tokens import TokenizerFacts
+from pytest_lmgate.tools.drill.planting import SHARES, Broken, Fault, Kind, NotPlanted, some
 
 _SEED = 1234
 
@@ -20,32 +19,24 @@ class _InTexts(Fault):
     kind: ClassVar[Kind] = "texts"
 
 
-class MissingBos(_InTexts):
+@dataclass(frozen=True)
+class Bos(_InTexts):
+    """The special token in front of texts is missing, or there twice."""
+
+    doubled: bool = False
+
     def plant(self, broken: Broken, level: float) -> None:
-        facts = _with_bos(broken.tokenizer)
-
-        def encode(text: str, special: bool) -> Sequence[int]:
-            ids = facts.encode(text, special)
-            return ids[1:] if list(ids[:1]) == [facts.bos] else ids
-
-        broken.tokenizer = replace(facts, encode=encode, adds_bos=False, placed=lambda _, __: None)
-
-
-class DoubledBos(_InTexts):
-    def plant(self, broken: Broken, level: float) -> None:
-        facts = _with_bos(broken.tokenizer)
+        facts = broken.tokenizer
+        if not facts.adds_bos:
+            raise NotPlanted("its tokenizer puts no token in front of a text")
 
         def encode(text: str, special: bool) -> Sequence[int]:
             ids = list(facts.encode(text, special))
-            return [*ids[:1], *ids] if ids[:1] == [facts.bos] else ids
+            if ids[:1] != [facts.bos]:
+                return ids
+            return [*ids[:1], *ids] if self.doubled else ids[1:]
 
-        broken.tokenizer = replace(facts, encode=encode, placed=lambda _, __: None)
-
-
-def _with_bos(facts: TokenizerFacts) -> TokenizerFacts:
-    if not facts.adds_bos:
-        raise NotPlanted("its tokenizer puts no token in front of a text")
-    return facts
+        broken.tokenizer = replace(facts, encode=encode, adds_bos=self.doubled, placed=lambda _, __: None)
 
 
 class CutPrompts(_InTexts):
@@ -88,24 +79,14 @@ class OtherTemplate(_InTexts):
     def plant(self, broken: Broken, level: float) -> None:
         if broken.tokenizer.chat is None:
             raise NotPlanted("its tokenizer has no chat template")
-        template = str(getattr(broken.loaded.tokenizer, "chat_template", ""))
-        write = _as_llama if "<|im_start|>" in template else _as_chatml
-        broken.tokenizer = replace(broken.tokenizer, chat=write)
-
-
-def _as_chatml(messages: Sequence[Mapping[str, str]], **_: Any) -> str:
-    *before, last = [f"<|im_start|>{message['role']}\n{message['content']}" for message in messages]
-    goes_on = messages[-1]["role"] == "assistant"
-    return "".join(f"{turn}<|im_end|>\n" for turn in before) + (
-        last if goes_on else f"{last}<|im_end|>\n<|im_start|>assistant\n"
-    )
+        if "[INST]" in str(getattr(broken.loaded.tokenizer, "chat_template", "")):
+            raise NotPlanted("its chat template is the one that would be put in its place")
+        broken.tokenizer = replace(broken.tokenizer, chat=_as_llama)
 
 
 def _as_llama(messages: Sequence[Mapping[str, str]], **_: Any) -> str:
-    return "".join(
-        message["content"] if message["role"] == "assistant" else f"[INST] {message['content']} [/INST]"
-        for message in messages
-    )
+    turns = {"assistant": "{}", "system": "<<SYS>>\n{}\n<</SYS>>\n\n"}
+    return "".join(turns.get(message["role"], "[INST] {} [/INST]").format(message["content"]) for message in messages)
 
 
 class ShiftedAnswers(_InTexts):
@@ -127,15 +108,13 @@ class ShiftedAnswers(_InTexts):
         return replace(rows, rows=(*rows.rows[:-count], *answered))
 
 
-_ONCE = (1.0,)
+_ONCE = (1.0,), "always"
 TEXTS: tuple[Fault, ...] = (
-    MissingBos("bos-missing", "texts begin without their first special token", _ONCE, "always"),
-    DoubledBos("bos-doubled", "texts begin with their first special token twice", _ONCE, "always"),
+    Bos("bos-missing", "texts begin without their first special token", *_ONCE),
+    Bos("bos-doubled", "texts begin with their first special token twice", *_ONCE, doubled=True),
     CutPrompts("prompt-cut", "prompts lose their beginning", (1, 4, 16, 64, 256), "{:g} tokens"),
-    LostEnd("end-token", "the end token does not end a text", _ONCE, "always"),
+    LostEnd("end-token", "the end token does not end a text", *_ONCE),
     Temperature("temperature", "texts are sampled with a temperature", (0.3, 0.6, 1.0, 1.5), "{:g}"),
-    OtherTemplate("template", "chats have the template of another model", _ONCE, "always"),
-    ShiftedAnswers(
-        "answers", "answers are those of the row before", (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1), "{:.0%} of the rows"
-    ),
+    OtherTemplate("template", "chats have the template of another model", *_ONCE),
+    ShiftedAnswers("answers", "answers are those of the row before", (1 / 32, *SHARES), "{:.0%} of the rows"),
 )

@@ -16,7 +16,8 @@ import torch
 from pytest_lmgate.engines.tokenizers import tokenizer_facts
 from pytest_lmgate.engines.transformers.blocks import BlockModel, block_list
 from pytest_lmgate.errors import ConfigError
-from pytest_lmgate.tools.drill.faults import Fault, NotPlanted, chosen_faults, known_faults
+from pytest_lmgate.tools.drill.faults import chosen_faults, known_faults
+from pytest_lmgate.tools.drill.planting import Fault, NotPlanted
 from tests.models import zoo
 
 FAULTS = known_faults()
@@ -273,9 +274,10 @@ def test_every_fault_in_a_model_is_broken_by_hand_or_has_a_test_of_its_own() -> 
     [
         ("base", "no LoRA adapter"),
         ("bias", "no biases"),
-        ("window", "no window"),
+        ("window", "no window of attention"),
         ("softcap", "no soft cap"),
-        ("logit-scale", "no scale"),
+        ("logit-scale", "no scale of logits"),
+        ("norm", "those of a new model"),
     ],
 )
 def test_a_fault_says_what_a_model_lacks(name: str, reason: str) -> None:
