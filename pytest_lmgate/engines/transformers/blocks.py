@@ -92,6 +92,23 @@ def block_list(loaded: LoadedModel, name: str) -> BlockModel:
     return BlockModel(loaded, path)
 
 
+def linear_layers(module: nn.Module) -> list[tuple[str, Any]]:
+    """Return the linear layers of a module by their paths in it, without those of an adapter."""
+    return [
+        (name, layer)
+        for name, layer in module.named_modules()
+        if isinstance(weight := getattr(layer, "weight", None), Tensor)
+        and weight.ndim == 2
+        and not isinstance(layer, nn.Embedding)
+        and "lora_" not in name
+    ]
+
+
+def output_axis(layer: nn.Module) -> int:
+    """Return the axis of a weight along which a linear layer's outputs lie; transformers' Conv1D transposes it."""
+    return 1 if type(layer).__name__ == "Conv1D" else 0
+
+
 def copied(loaded: LoadedModel) -> LoadedModel:
     """Copy a model with its configuration and all modules; the tensors of both are the same."""
     model = loaded.model

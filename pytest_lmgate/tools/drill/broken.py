@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_lmgate.engines.base import Batching, Drawn, Model
@@ -66,26 +66,18 @@ class Planted:
     runner: BrokenRunner | None = None
 
 
-@dataclass
-class _Blocks:
-    """What the blocks of a model gave, for the fault that is tried."""
-
-    can_reuse: bool
-    fault: Fault | None = None
-    memory: BlockMemory = field(default_factory=BlockMemory)
-
-
 class _Resolver(Resolver):
     """Describes models, one of them with a fault."""
 
     planted: Planted | None = None
     measurements: Measurements
-    blocks: dict[str, _Blocks]
+    reusable: dict[str, bool]  # whether hidden states of a model can be reused, by its name
+    memory: tuple[str, Fault, BlockMemory] | None = None  # of a model, for the fault that is tried
 
     def model(self, given: Any) -> Model:
         ref = given if isinstance(given, ModelRef) else self.names.model(given)
         model, planted = super().model(ref), self.planted
-        if planted is None or planted.strength == 0 or ref != planted.ref:
+        if planted is None or ref != planted.ref:
             return model
         fault = {"fault": f"{planted.fault!r} {planted.strength} lmgate {__version__}"}
         name = f"{model.name} with {planted.fault.name}, {planted.fault.shown(planted.strength)}"
@@ -101,7 +93,7 @@ class _Resolver(Resolver):
 
     def rows(self, given: Any) -> DatasetRows:
         rows, planted = super().rows(given), self.planted
-        if planted is None or planted.strength == 0:
+        if planted is None:
             return rows
         return planted.fault.rows(rows, planted.fault.levels[planted.strength - 1])
 
@@ -110,17 +102,16 @@ class _Resolver(Resolver):
             runner = self.measurements.runner(model)
             healthy = with_blocks(model, runner)
             broken = planted.fault.planted(healthy, runner.tokenizer, planted.strength)
-            if model.name not in self.blocks:
+            if model.name not in self.reusable:
                 with runner.measuring():
-                    self.blocks[model.name] = _Blocks(can_reuse(healthy))
-            known = self.blocks[model.name]
-            if known.fault != planted.fault:
-                known.fault, known.memory = planted.fault, BlockMemory()
-            if known.can_reuse and broken.first and planted.reuses:
-                blocks = broken.loaded.model.get_submodule(healthy.path)
+                    self.reusable[model.name] = can_reuse(healthy)
+            if self.memory is None or self.memory[:2] != (model.name, planted.fault):
+                self.memory = model.name, planted.fault, BlockMemory()
+            if self.reusable[model.name] and broken.first and planted.reuses:
+                blocks, memory = broken.model.get_submodule(healthy.path), self.memory[2]
                 for index, block in enumerate(list(blocks)[: broken.first]):
-                    blocks[index] = Replay(block, known.memory, index, broken.first)
-                broken.model.register_forward_pre_hook(known.memory.begin, with_kwargs=True)
+                    blocks[index] = Replay(block, memory, index, broken.first)
+                broken.model.register_forward_pre_hook(memory.begin, with_kwargs=True)
             planted.runner = BrokenRunner(broken, model.context)
         return planted.runner
 
@@ -134,11 +125,11 @@ class FaultyEvaluator(Evaluator):
         self.resolver = self._faulty = _Resolver(
             self.project, self.options, digests, self.users_backends, None, log.note
         )
-        self._faulty.measurements, self._faulty.blocks = self.measurements, {}
+        self._faulty.measurements, self._faulty.reusable = self.measurements, {}
 
     @contextlib.contextmanager
     def planted(self, gate: BoundGate, fault: Fault, strength: int) -> Iterator[None]:
-        """Plant a fault in the model of a gate, which keeps every bit; strength 0 plants nothing."""
+        """Plant a fault in the model of a gate, which keeps every bit."""
         bound = gate.bound
         assert bound.model is not None
         self._faulty.planted = Planted(

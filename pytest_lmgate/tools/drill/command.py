@@ -30,10 +30,10 @@ from pytest_lmgate.cli.console import (
     root,
     show,
 )
-from pytest_lmgate.cli.measure import Measuring, find_gate, measuring
+from pytest_lmgate.cli.measure import Measuring, find_gate, gates_by_label, measuring
 from pytest_lmgate.errors import ConfigError
-from pytest_lmgate.settings.file import YamlGate, read_gates
-from pytest_lmgate.settings.gates import untaken
+from pytest_lmgate.report.formats import write_file
+from pytest_lmgate.settings.file import YamlGate
 
 if TYPE_CHECKING:
     from pytest_lmgate.tools.drill.outcome import Report
@@ -48,6 +48,7 @@ def drill(
         str | None, typer.Option(metavar="NAME,...", help="Only these faults, by name or kind. Default: all.")
     ] = None,
     seconds: Annotated[float, typer.Option(min=1, help="Time limit in seconds; shorter means fewer faults.")] = 1800,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a self-contained HTML page.")] = None,
     config: ConfigOption = None,
     cache: CacheOption = None,
     baseline: BaselineOption = None,
@@ -70,6 +71,8 @@ def drill(
         gates = _gates(session, gate)
         with _folder(session.evaluator.options.cache) as folder:
             report = _run(session, gates, chosen, folder, baseline, begun + seconds)
+    if html is not None:
+        write_file(html, report.html().encode())
     show(report.data(), "\n".join(report.lines()), as_json=as_json)
 
 
@@ -80,12 +83,7 @@ def _gates(session: Measuring, names: list[str] | None) -> dict[str, YamlGate]:
         raise ConfigError(f"{session.project.origin}; lmgate drill needs the gates of an lmgate.yaml")
     if names:
         return {label: entry for entry, label in (find_gate(file, name) for name in names)}
-    entries, problems = read_gates(file)
-    if problems:
-        raise ConfigError(problems[0])
-    gates: dict[str, YamlGate] = {}
-    for entry in entries:
-        gates[untaken(entry.gate.label, gates)] = entry
+    gates = gates_by_label(file)
     if not gates:
         raise ConfigError(f"{file}: expected gates, which lmgate drill tries out, got none: write them under gates:")
     return gates

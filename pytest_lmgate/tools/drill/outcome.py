@@ -8,20 +8,11 @@ from typing import Any
 
 from pytest_lmgate.judge.result import Verdict
 from pytest_lmgate.judge.verdict import smallest_seen
+from pytest_lmgate.report.page import rendered
 from pytest_lmgate.report.text import counted, table
 from pytest_lmgate.stats.cover import redundant, smallest_cover
 from pytest_lmgate.tools.drill.plan import Finding, Guard
 from pytest_lmgate.tools.drill.planting import Fault
-
-
-def damage(verdict: Verdict, healthy: Verdict) -> float | None:
-    """Return how much worse a broken model is in the gate's unit; larger is worse. None if it has no value."""
-    if verdict.comparison is not None:
-        # The healthy model need not be equal to what the gate compares with.
-        return verdict.comparison.degradation
-    if verdict.value is None or healthy.value is None:
-        return None
-    return (verdict.value - healthy.value) * (1 if healthy.direction == "lower" else -1)
 
 
 def in_unit(healthy: Verdict, size: float | None) -> str:
@@ -30,6 +21,9 @@ def in_unit(healthy: Verdict, size: float | None) -> str:
         return "-"
     is_relative = healthy.comparison is not None and healthy.comparison.tolerance.relative
     return f"{100 * size:+.3g}%" if is_relative else f"{size:+.3g}"
+
+
+_SHADES = {"inconclusive": "open", "never": "missed", "no effect": "missed", "not tried": "blank"}
 
 
 @dataclass(frozen=True)
@@ -70,14 +64,6 @@ class Report:
 
     def finding(self, fault: Fault, guard: Guard) -> Finding:
         return next(found for found in self.findings if found.fault.name == fault.name and found.guard is guard)
-
-    def cell(self, finding: Finding) -> str:
-        """Return what a gate saw of a fault, in a few words: the weakest strength that it catches."""
-        if finding.sight != "caught":
-            return finding.sight
-        verdict = finding.weakest
-        shown = finding.fault.shown(finding.strength)
-        return f"{shown} (error)" if verdict is not None and verdict.verdict == "error" else shown
 
     @property
     def answer(self) -> str:
@@ -120,48 +106,65 @@ class Report:
             for finding in self.findings
             if finding.guard is guard
             for trial in finding.trials
-            if not trial.verdict.failed and (size := damage(trial.verdict, guard.healthy)) is not None
+            if not trial.verdict.failed and (size := finding.damage_of(trial.strength)) is not None
         ]
         passed = [(finding, size) for finding, size in passed if least is not None and size > least]
         return max(passed, key=lambda pair: pair[1], default=None)
 
     @property
     def header(self) -> tuple[str, ...]:
-        return ("fault", *(str(index) for index, _ in enumerate(self.guards, 1)))
+        return ("fault", *(str(at) for at, _ in enumerate(self.guards, 1)))
 
     @property
-    def rows(self) -> list[tuple[str, ...]]:
-        return [
-            (fault.name, *(self.cell(self.finding(fault, guard)) for guard in self.guards)) for fault in self.faults
-        ]
+    def gates(self) -> list[str]:
+        """The gates by the numbers that the header has, with the seconds of their measurements."""
+        return [f"{at}  {guard.name}, {self.cost([guard.name]):.2g} s" for at, guard in enumerate(self.guards, 1)]
+
+    promises = "damage at that strength, and the smallest that the verdict promised to see"
+    sight_header = ("fault", "gate", "strength", "damage", "promised")
 
     @property
     def sights(self) -> list[tuple[str, ...]]:
         """For each fault that a gate catches: the damage at the weakest strength, and what the verdict promised."""
         return [
             (
-                finding.fault.name,
-                str(index),
-                finding.fault.shown(finding.strength),
-                in_unit(guard.healthy, damage(finding.weakest, guard.healthy) if finding.weakest else None),
+                fault.name,
+                str(at),
+                fault.shown(found.strength),
+                in_unit(guard.healthy, found.damage_of(found.strength)),
                 self.promise(guard),
             )
             for fault in self.faults
-            for index, guard in enumerate(self.guards, 1)
-            if (finding := self.finding(fault, guard)).sight == "caught"
+            for at, guard in enumerate(self.guards, 1)
+            if (found := self.finding(fault, guard)).sight == "caught"
         ]
 
     def lines(self) -> list[str]:
         """Return the terminal's lines."""
-        gates = [
-            f"{index}  {guard.name}, {self.cost([guard.name]):.2g} s" for index, guard in enumerate(self.guards, 1)
-        ]
-        lines = ["caught from this strength on, by gate:", *table(self.header, self.rows, names=("fault",)), ""]
-        lines += [*gates, "", f"{self.answer}."]
+        rows = [(fault.name, *(text for _, text in cells)) for fault, cells in self.picture()]
+        lines = ["caught from this strength on, by gate:", *table(self.header, rows, names=("fault",)), "", *self.gates]
+        lines += ["", f"{self.answer}."]
         if self.sights:
-            lines += ["", "damage at that strength, and the smallest that the verdict promised to see:"]
-            lines += table(("fault", "gate", "strength", "damage", "promised"), self.sights, names=("fault",))
+            lines += ["", f"{self.promises}:", *table(self.sight_header, self.sights, names=("fault",))]
         return [*lines, "", *self.sentences] if self.sentences else lines
+
+    def picture(self) -> list[tuple[Fault, list[tuple[str, str]]]]:
+        """Return for each fault the shade and the words of its cells, a gate each."""
+        return [(fault, [self._cell(self.finding(fault, guard)) for guard in self.guards]) for fault in self.faults]
+
+    @staticmethod
+    def _cell(finding: Finding) -> tuple[str, str]:
+        if finding.sight != "caught":
+            return _SHADES[finding.sight], finding.sight
+        is_error = any(
+            trial.verdict.verdict == "error" for trial in finding.trials if trial.strength == finding.strength
+        )
+        words = finding.fault.shown(finding.strength) + (" (error)" if is_error else "")
+        return "early" if 2 * finding.strength <= len(finding.fault.levels) + 1 else "late", words
+
+    def html(self) -> str:
+        """Return the page."""
+        return rendered("drill.html", report=self)
 
     def data(self) -> dict[str, Any]:
         """Return the records."""
@@ -190,7 +193,7 @@ class Report:
                             "verdict": trial.verdict.verdict,
                             "failed": trial.verdict.failed,
                             "value": trial.verdict.value,
-                            "damage": damage(trial.verdict, finding.guard.healthy),
+                            "damage": finding.damage_of(trial.strength),
                             "message": trial.verdict.message,
                         }
                         for trial in finding.trials

@@ -59,11 +59,14 @@ class Finding:
     trials: tuple[Trial, ...] = ()
     reason: str = ""  # why it was not tried
 
-    @property
-    def weakest(self) -> Verdict | None:
-        """The verdict of the weakest fault that is caught, else of the strongest."""
-        strength = self.strength or max((trial.strength for trial in self.trials), default=0)
-        return next((trial.verdict for trial in self.trials if trial.strength == strength), None)
+    def damage_of(self, strength: int) -> float | None:
+        """Return how much worse the model with the fault is in the gate's unit; larger is worse, None is no value."""
+        healthy, verdict = self.guard.healthy, next(each.verdict for each in self.trials if each.strength == strength)
+        if verdict.comparison is not None:  # the healthy model need not be equal to what the gate compares with
+            return verdict.comparison.degradation
+        if verdict.value is None or healthy.value is None:
+            return None
+        return (verdict.value - healthy.value) * (1 if healthy.direction == "lower" else -1)
 
 
 def steps(levels: int) -> int:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from pytest_lmgate.engines.transformers.blocks import BlockModel, copied, put_parameter
+from pytest_lmgate.engines.transformers.blocks import BlockModel, copied, linear_layers, put_parameter
 from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.errors import LmgateError
 from pytest_lmgate.measure.rows import DatasetRows
@@ -56,7 +56,6 @@ class Broken:
         return self.loaded.model
 
     def put(self, old: Tensor, new: Tensor) -> None:
-        """Replace a parameter."""
         put_parameter(self.model, old, new)
 
     def last(self, share: float) -> Sequence[Any]:
@@ -114,8 +113,8 @@ class Fault(abc.ABC):
         return rows
 
     def shown(self, strength: int) -> str:
-        """Return a strength in words."""
-        return self.words.format(self.levels[strength - 1]) if strength else "none"
+        """Return a strength from 1 on in words."""
+        return self.words.format(self.levels[strength - 1])
 
     def planted(self, model: BlockModel, tokenizer: TokenizerFacts, strength: int) -> Broken:
         """Return a broken copy of a model; with strength 0, a copy that gives the same bits."""
@@ -129,25 +128,12 @@ class Fault(abc.ABC):
 
 def matrices(module: Any) -> list[tuple[str, Any]]:
     """Return the linear layers of a module, by their paths in it; NotPlanted if their weights are not plain floats."""
-    layers = [
-        (name, layer)
-        for name, layer in module.named_modules()
-        if isinstance(getattr(layer, "weight", None), Tensor)
-        and layer.weight.ndim == 2
-        and not isinstance(layer, nn.Embedding)
-        and "lora_" not in name
-    ]
+    layers = linear_layers(module)
     if not layers:
         raise NotPlanted("its blocks have no linear layers")
-    for _, layer in layers:
-        if type(layer.weight) not in (Tensor, nn.Parameter) or not layer.weight.is_floating_point():
-            raise NotPlanted("its weights are stored in a quantized form")
+    if any(type(each.weight) is not nn.Parameter or not each.weight.is_floating_point() for _, each in layers):
+        raise NotPlanted("its weights are stored in a quantized form")
     return layers
-
-
-def by_output(layer: Any) -> int:
-    """Return the axis of a weight along which the outputs of a linear layer lie; transformers' Conv1D transposes it."""
-    return 1 if type(layer).__name__ == "Conv1D" else 0
 
 
 def rounded(values: Tensor, bits: float, axis: int) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from pytest_lmgate.engines.transformers.blocks import kind_of
+from pytest_lmgate.engines.transformers.blocks import kind_of, output_axis
 from pytest_lmgate.tools.drill.planting import (
     OF_BLOCKS,
     SHARES,
@@ -16,7 +16,6 @@ from pytest_lmgate.tools.drill.planting import (
     Fault,
     Kind,
     NotPlanted,
-    by_output,
     matrices,
     some,
 )
@@ -53,11 +52,11 @@ class WrongHeads(_InStructure):
             name, layer = next(((name, layer) for name, layer in matrices(block) if kind_of(name) == "o"), ("", None))
             if layer is None:
                 raise NotPlanted("its blocks have no attention with an output layer of a known name")
-            attention, width = block.get_submodule(name.rpartition(".")[0]), layer.weight.shape[1 - by_output(layer)]
+            attention, width = block.get_submodule(name.rpartition(".")[0]), layer.weight.shape[1 - output_axis(layer)]
             size = getattr(attention, "v_head_dim", None) or getattr(attention, "head_dim", None)
             if not isinstance(size, int) or width % size or width < 2 * size:
                 raise NotPlanted("it does not say how wide a head of its attention is, or has one head")
-            weight, axis = layer.weight.clone(), 1 - by_output(layer)
+            weight, axis = layer.weight.clone(), 1 - output_axis(layer)
             one, two = (layer.weight.narrow(axis, at, size) for at in (0, size))
             weight.narrow(axis, 0, size).copy_(one + two if self.repeated else two)
             weight.narrow(axis, size, size).copy_(torch.zeros_like(one) if self.repeated else one)

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from pytest_lmgate.engines.transformers.blocks import kind_of
+from pytest_lmgate.engines.transformers.blocks import kind_of, output_axis
 from pytest_lmgate.tools.drill.planting import (
     OF_BLOCKS,
     SHARES,
@@ -17,7 +17,6 @@ from pytest_lmgate.tools.drill.planting import (
     Fault,
     Kind,
     NotPlanted,
-    by_output,
     matrices,
     rounded,
     some,
@@ -34,7 +33,7 @@ class RoundedBlock(Fault):
     def plant(self, broken: Broken, level: float) -> None:
         broken.first = {"first": 0, "middle": len(broken.blocks) // 2, "last": len(broken.blocks) - 1}[self.place]
         for _, layer in matrices(broken.blocks[broken.first]):
-            broken.put(layer.weight, rounded(layer.weight, level, 1 - by_output(layer)))
+            broken.put(layer.weight, rounded(layer.weight, level, 1 - output_axis(layer)))
 
 
 class Noise(Fault):
@@ -49,9 +48,9 @@ class DoubledScale(Fault):
     def plant(self, broken: Broken, level: float) -> None:
         layers = matrices(broken.middle())
         layer = next((layer for name, layer in layers if kind_of(name) == "down"), layers[-1][1])
-        scales = torch.ones(layer.weight.shape[by_output(layer)], device=layer.weight.device)
+        scales = torch.ones(layer.weight.shape[output_axis(layer)], device=layer.weight.device)
         scales[: some(len(scales), level)] = 2
-        broken.put(layer.weight, layer.weight.float() * scales.unsqueeze(1 - by_output(layer)))
+        broken.put(layer.weight, layer.weight.float() * scales.unsqueeze(1 - output_axis(layer)))
 
 
 class OtherLayer(Fault):
@@ -64,41 +63,30 @@ class OtherLayer(Fault):
         theirs = dict(matrices(other)).get(name)
         if theirs is None or theirs.weight.shape != layer.weight.shape:
             raise NotPlanted("the layer before has no tensor of this name and shape")
-        weight, axis = layer.weight.clone(), by_output(layer)
+        weight, axis = layer.weight.clone(), output_axis(layer)
         rows = some(weight.shape[axis], level)
         weight.narrow(axis, 0, rows).copy_(theirs.weight.narrow(axis, 0, rows))
         broken.put(layer.weight, weight)
 
 
-class LostBiases(Fault):
-    def plant(self, broken: Broken, level: float) -> None:
-        biases = [
-            parameter
-            for block in broken.last(level)
-            for name, parameter in block.named_parameters()
-            if name.endswith("bias") and parameter.ndim == 1
-        ]
-        if not any(bias.any() for bias in biases):
-            raise NotPlanted("its blocks have no biases")
-        for bias in biases:
-            broken.put(bias, torch.zeros_like(bias))
+@dataclass(frozen=True)
+class LostVectors(Fault):
+    """Biases, or weights of norms, are those of a new model."""
 
+    what: Literal["bias", "norm"] = "bias"
 
-class LostNorms(Fault):
     def plant(self, broken: Broken, level: float) -> None:
-        norms = [
-            module
-            for block in broken.last(level)
-            for module in block.modules()
-            if "Norm" in type(module).__name__ and isinstance(getattr(module, "weight", None), Tensor)
-        ]
-        if not norms:
-            raise NotPlanted("its blocks have no norms with a weight")
-        lost = [torch.full_like(norm.weight, float("Gemma" not in type(norm).__name__)) for norm in norms]
-        if all(torch.equal(norm.weight, weight) for norm, weight in zip(norms, lost, strict=True)):
-            raise NotPlanted("the weights of its norms are those of a new model")
-        for norm, weight in zip(norms, lost, strict=True):  # Gemma's multiply by 1 + weight
-            broken.put(norm.weight, weight)
+        lost: list[tuple[Tensor, Tensor]] = []
+        for module in nn.ModuleList(broken.last(level)).modules():
+            name, kind = ("weight", type(module).__name__) if self.what == "norm" else ("bias", "")
+            held = getattr(module, name, None)
+            if isinstance(held, nn.Parameter) and held.ndim == 1 and ("Norm" in kind or not kind):
+                value = float(self.what == "norm" and "Gemma" not in kind)  # Gemma's multiply by 1 + weight
+                lost.append((held, torch.full_like(held, value)))
+        if all(torch.equal(*pair) for pair in lost):
+            raise NotPlanted(f"its blocks have no {self.what} with a value of its own")
+        for pair in lost:
+            broken.put(*pair)
 
 
 class LostAdapter(Fault):
@@ -144,26 +132,19 @@ WEIGHTS: tuple[Fault, ...] = (
         RoundedBlock(f"round-{place}", f"the {place} block is rounded to few bits", _BITS, "{:g} bits", place)
         for place in ("first", "middle", "last")
     ),
-    Noise(
-        "noise",
-        "all blocks have noise in their weights",
-        (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1),
-        "{:.0%} of their spread",
-    ),
+    Noise("noise", "weights of all blocks have noise", (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1), "{:.0%} of their spread"),
     DoubledScale("scale", "a scale of the middle block is doubled", (1 / 64, *SHARES), "{:.2g} of its rows"),
-    OtherLayer(
-        "wrong-layer", "a tensor of the middle block is the one before", (1 / 64, *SHARES), "{:.2g} of its rows"
-    ),
-    LostBiases("bias", "biases are not loaded", SHARES, OF_BLOCKS),
-    LostNorms("norm", "weights of norms are not loaded", SHARES, OF_BLOCKS),
-    LostAdapter("base", "the adapter is not applied", (1 / 8, 1 / 4, 1 / 2, 1), "{:.0%} of it lost"),
+    OtherLayer("wrong-layer", "a tensor is the one of the block before", (1 / 64, *SHARES), "{:.2g} of its rows"),
+    LostVectors("bias", "biases are not loaded", SHARES, OF_BLOCKS),
+    LostVectors("norm", "weights of norms are not loaded", SHARES, OF_BLOCKS, "norm"),
+    LostAdapter("base", "the adapter is not applied", SHARES[1:], "{:.0%} of it lost"),
     *(
-        Narrow(name, f"weights are rounded to {words}", SHARES[1:], OF_BLOCKS, dtype)
-        for name, words, dtype in (
-            ("bfloat16", "bfloat16", torch.bfloat16),
-            ("float16", "float16", torch.float16),
-            ("fp8-e4m3", "FP8 (e4m3)", torch.float8_e4m3fn),
-            ("fp8-e5m2", "FP8 (e5m2)", torch.float8_e5m2),
+        Narrow(name, f"weights are rounded to {name}", SHARES[1:], OF_BLOCKS, dtype)
+        for name, dtype in (
+            ("bfloat16", torch.bfloat16),
+            ("float16", torch.float16),
+            ("fp8-e4m3", torch.float8_e4m3fn),
+            ("fp8-e5m2", torch.float8_e5m2),
         )
     ),
     RoundedActivations("activations", "activations are rounded to few bits", _BITS[:-1], "{:g} bits"),

@@ -273,11 +273,11 @@ def test_every_fault_in_a_model_is_broken_by_hand_or_has_a_test_of_its_own() -> 
     ("name", "reason"),
     [
         ("base", "no LoRA adapter"),
-        ("bias", "no biases"),
+        ("bias", "no bias with a value of its own"),
         ("window", "no window of attention"),
         ("softcap", "no soft cap"),
         ("logit-scale", "no scale of logits"),
-        ("norm", "those of a new model"),
+        ("norm", "no norm with a value of its own"),
     ],
 )
 def test_a_fault_says_what_a_model_lacks(name: str, reason: str) -> None:
