@@ -70,10 +70,13 @@ def drill(
     with measuring(config=config, cache=cache, device=device, offline=offline) as session:
         gates = _gates(session, gate)
         with _folder(session.evaluator.options.cache) as folder:
-            report = _run(session, gates, chosen, folder, baseline, begun + seconds)
-    if html is not None:
-        write_file(html, report.html().encode())
+            report = _run(session, gates, chosen, folder, root().baseline(baseline), begun + seconds)
     show(report.data(), "\n".join(report.lines()), as_json=as_json)
+    if html is not None:
+        try:
+            write_file(html, report.html().encode())
+        except OSError as error:
+            raise ConfigError(f"--html: {html} cannot be written: {error.strerror}") from error
 
 
 def _gates(session: Measuring, names: list[str] | None) -> dict[str, YamlGate]:
@@ -101,50 +104,40 @@ def _folder(cache: Path) -> Iterator[Path]:
         raise ConfigError(f"another lmgate drill uses {folder}: wait until it ends") from None
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be written: {error.strerror}; name a folder by --cache") from error
+    is_over = True
     try:
         yield folder
     except KeyboardInterrupt:
-        lock.release()
+        is_over = False
         note(f"stopped; what was measured is kept in {folder}, and the same command goes on from there")
         raise
-    except BaseException:
-        _remove(folder, lock)
-        raise
-    _remove(folder, lock)
-
-
-def _remove(folder: Path, lock: filelock.BaseFileLock) -> None:
-    lock.release()
-    shutil.rmtree(folder, ignore_errors=True)
-    with contextlib.suppress(OSError):  # others use the cache
-        folder.parent.rmdir()
+    finally:
+        lock.release()
+        if is_over:
+            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # others use the cache
+                cache.rmdir()
 
 
 def _run(
-    session: Measuring,
-    entries: dict[str, YamlGate],
-    faults: list[Fault],
-    folder: Path,
-    baseline: str | None,
-    deadline: float,
+    session: Measuring, gates: dict[str, YamlGate], faults: list[Fault], folder: Path, baseline: Path, deadline: float
 ) -> Report:
     from pytest_lmgate.cache.inventory import find_entries
     from pytest_lmgate.judge.baseline import Baselines
-    from pytest_lmgate.tools.drill.broken import DrillJudge, FaultyEvaluator
     from pytest_lmgate.tools.drill.outcome import Report
-    from pytest_lmgate.tools.drill.plan import Drill, guards_of
+    from pytest_lmgate.tools.drill.plan import Drill, guards_of, suggested
+    from pytest_lmgate.tools.drill.planting import DrillJudge, FaultyEvaluator
 
-    here, project = root(), session.project
-    options = replace(session.evaluator.options, cache=folder, remote_cache=None, strict=here.is_on("strict"))
+    project = session.project
+    options = replace(session.evaluator.options, cache=folder, remote_cache=None, strict=root().is_on("strict"))
     with contextlib.closing(FaultyEvaluator(project, options, session.evaluator.log)) as evaluator:
-        baselines = Baselines(here.baseline(baseline), label=project.spec.label, alike=project.spec.devices)
+        baselines = Baselines(baseline, label=project.spec.label, alike=project.spec.devices)
         judge = DrillJudge(evaluator, options, baselines)
-        gates = {
-            name: (f"{entry.file.name}::{name}", evaluator.bind_gate(entry.gate)) for name, entry in entries.items()
-        }
-        guards = guards_of(evaluator, judge, gates)
+        bound = {name: (f"{gate.file.name}::{name}", evaluator.bind_gate(gate.gate)) for name, gate in gates.items()}
+        guards = guards_of(evaluator, judge, bound)
         seconds = {entry.address: float(entry.facts.get("seconds", 0)) for entry in find_entries(folder)}
         made = Drill(evaluator, judge, guards, faults, seconds, deadline)
         made.prepare()
         note(made.plan())
-        return Report(guards, made.run(), seconds, made.left_out)
+        report = Report(guards, made.run(), seconds, made.left_out)
+        return replace(report, suggestions=suggested(made, report.missed)) if report.missed else report

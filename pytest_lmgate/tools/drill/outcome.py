@@ -34,6 +34,7 @@ class Report:
     findings: Sequence[Finding]
     seconds: Mapping[str, float]  # of each measurement without a fault, by address
     left_out: Sequence[Fault] = ()
+    suggestions: Sequence[tuple[str, list[str]]] = ()  # lines of YAML, with the faults that these gates catch
 
     @property
     def faults(self) -> list[Fault]:
@@ -50,12 +51,8 @@ class Report:
     @property
     def caught(self) -> dict[str, list[str]]:
         """The faults that each gate catches."""
-        return {
-            guard.name: [
-                found.fault.name for found in self.findings if found.guard is guard and found.sight == "caught"
-            ]
-            for guard in self.guards
-        }
+        caught = [finding for finding in self.findings if finding.sight == "caught"]
+        return {guard.name: [one.fault.name for one in caught if one.guard is guard] for guard in self.guards}
 
     def cost(self, names: Collection[str]) -> float:
         """Return the seconds of the measurements of gates, each measurement once."""
@@ -66,12 +63,24 @@ class Report:
         return next(found for found in self.findings if found.fault.name == fault.name and found.guard is guard)
 
     @property
+    def missed(self) -> list[Fault]:
+        """The faults that no gate catches."""
+        caught = {name for names in self.caught.values() for name in names}
+        return [fault for fault in self.faults if fault.name not in caught]
+
+    @property
     def answer(self) -> str:
         """The share of faults that the gates catch."""
-        caught = {fault for faults in self.caught.values() for fault in faults}
-        missed = [fault.name for fault in self.faults if fault.name not in caught]
-        line = f"{len(caught)} of {counted(len(self.faults), 'fault')} caught"
-        return f"{line}; no gate catches {', '.join(missed)}" if missed else line
+        count, missed = len(self.faults), ", ".join(fault.name for fault in self.missed)
+        line = f"{count - len(self.missed)} of {counted(count, 'fault')} caught"
+        return f"{line}; no gate catches {missed}" if missed else line
+
+    @property
+    def yaml(self) -> str:
+        """The gates that would catch what passes, as lines of lmgate.yaml; empty without any."""
+        return "".join(f"  # catches {', '.join(caught)}\n  {line}\n" for line, caught in self.suggestions)
+
+    wanting = "Gates that would catch more, tried on the same broken models"
 
     @property
     def sentences(self) -> list[str]:
@@ -104,9 +113,8 @@ class Report:
         passed = [
             (finding, size)
             for finding in self.findings
-            if finding.guard is guard
-            for trial in finding.trials
-            if not trial.verdict.failed and (size := finding.damage_of(trial.strength)) is not None
+            for strength, verdict in finding.trials.items()
+            if finding.guard is guard and not verdict.failed and (size := finding.damage_of(strength)) is not None
         ]
         passed = [(finding, size) for finding, size in passed if least is not None and size > least]
         return max(passed, key=lambda pair: pair[1], default=None)
@@ -146,7 +154,8 @@ class Report:
         lines += ["", f"{self.answer}."]
         if self.sights:
             lines += ["", f"{self.promises}:", *table(self.sight_header, self.sights, names=("fault",))]
-        return [*lines, "", *self.sentences] if self.sentences else lines
+        lines += ["", *self.sentences] if self.sentences else []
+        return [*lines, "", f"{self.wanting}:", "gates:", self.yaml.rstrip()] if self.yaml else lines
 
     def picture(self) -> list[tuple[Fault, list[tuple[str, str]]]]:
         """Return for each fault the shade and the words of its cells, a gate each."""
@@ -156,9 +165,7 @@ class Report:
     def _cell(finding: Finding) -> tuple[str, str]:
         if finding.sight != "caught":
             return _SHADES[finding.sight], finding.sight
-        is_error = any(
-            trial.verdict.verdict == "error" for trial in finding.trials if trial.strength == finding.strength
-        )
+        is_error = finding.trials[finding.strength].verdict == "error"
         words = finding.fault.shown(finding.strength) + (" (error)" if is_error else "")
         return "early" if 2 * finding.strength <= len(finding.fault.levels) + 1 else "late", words
 
@@ -170,39 +177,29 @@ class Report:
         """Return the records."""
         chosen, is_exact = smallest_cover(self.caught, self.cost)
         return {
-            "gates": [
-                {
-                    "gate": guard.name,
+            "gates": {
+                guard.name: {
                     "value": guard.healthy.value,
                     "seconds": self.cost([guard.name]),
                     "promised": smallest_seen(guard.healthy),
                     "caught": self.caught[guard.name],
                 }
                 for guard in self.guards
-            ],
-            "findings": [
-                {
-                    "fault": finding.fault.name,
-                    "gate": finding.guard.name,
-                    "sight": finding.sight,
-                    "level": finding.fault.levels[finding.strength - 1] if finding.strength else None,
-                    "reason": finding.reason,
-                    "trials": [
-                        {
-                            "level": finding.fault.levels[trial.strength - 1],
-                            "verdict": trial.verdict.verdict,
-                            "failed": trial.verdict.failed,
-                            "value": trial.verdict.value,
-                            "damage": finding.damage_of(trial.strength),
-                            "message": trial.verdict.message,
-                        }
-                        for trial in finding.trials
-                    ],
-                }
-                for finding in self.findings
-            ],
+            },
+            "findings": [self._record(finding) for finding in self.findings],
             "smallest": {"gates": chosen, "seconds": self.cost(chosen), "exact": is_exact},
             "adds_nothing": redundant(self.caught, self.cost),
-            "not_tried": self.not_tried,
+            "suggestions": dict(self.suggestions),
             "left_out": [fault.name for fault in self.left_out],
         }
+
+    @staticmethod
+    def _record(found: Finding) -> dict[str, Any]:
+        levels = (None, *found.fault.levels)
+        trials = [
+            {"level": levels[strength], "damage": found.damage_of(strength), "failed": verdict.failed}
+            | {name: getattr(verdict, name) for name in ("verdict", "value", "message")}
+            for strength, verdict in found.trials.items()
+        ]
+        names = {"fault": found.fault.name, "gate": found.guard.name, "sight": found.sight, "reason": found.reason}
+        return {**names, "level": levels[found.strength], "trials": trials}

@@ -6,13 +6,15 @@ four judged models for a fault with up to eight levels. Gates that share a measu
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
+from pytest_lmgate.cli.console import flow
 from pytest_lmgate.engines.transformers.blocks import with_blocks
 from pytest_lmgate.errors import ConfigError, LmgateError, ModelError
 from pytest_lmgate.judge.judge import Judge
@@ -20,9 +22,10 @@ from pytest_lmgate.judge.result import Verdict
 from pytest_lmgate.measure.binding import BoundGate
 from pytest_lmgate.measure.loop import about
 from pytest_lmgate.report.text import counted
-from pytest_lmgate.tools.drill.broken import FaultyEvaluator
-from pytest_lmgate.tools.drill.planting import Fault
+from pytest_lmgate.settings.decoding import parse_marker
+from pytest_lmgate.tools.drill.planting import Fault, FaultyEvaluator
 
+_ANY, _LEAST, _MOST = 1e9, 1e-4, 3  # a limit that no gate fails; a divergence; gates that are offered
 Sight = Literal["caught", "inconclusive", "never", "no effect", "not tried"]
 
 
@@ -41,14 +44,6 @@ class Guard:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A gate's verdict of its model with a fault."""
-
-    strength: int
-    verdict: Verdict
-
-
-@dataclass(frozen=True)
 class Finding:
     """What a gate saw of a fault."""
 
@@ -56,12 +51,12 @@ class Finding:
     fault: Fault
     sight: Sight
     strength: int = 0  # the weakest that is caught
-    trials: tuple[Trial, ...] = ()
+    trials: Mapping[int, Verdict] = field(default_factory=dict)  # verdicts of its model with the fault, by strength
     reason: str = ""  # why it was not tried
 
     def damage_of(self, strength: int) -> float | None:
         """Return how much worse the model with the fault is in the gate's unit; larger is worse, None is no value."""
-        healthy, verdict = self.guard.healthy, next(each.verdict for each in self.trials if each.strength == strength)
+        healthy, verdict = self.guard.healthy, self.trials[strength]
         if verdict.comparison is not None:  # the healthy model need not be equal to what the gate compares with
             return verdict.comparison.degradation
         if verdict.value is None or healthy.value is None:
@@ -100,18 +95,18 @@ class Drill:
 
     def prepare(self) -> None:
         """Find out which faults can be planted in which model, and leave out those for which there is no time."""
-        for guard in self.guards:
-            for fault in self.faults:
-                if (guard.model, fault.name) not in self.reasons:
-                    self.reasons[guard.model, fault.name] = self._why_not(guard, fault)
-        chosen, needed = [], 0.0
-        for fault in self.by_kind(self.faults):
-            needed += self.cost(fault)
-            if needed <= self.deadline - time.monotonic() or not self.cost(fault):
-                chosen.append(fault)
-            else:
-                needed -= self.cost(fault)
-                self.left_out.append(fault)
+        models = {guard.model: guard for guard in self.guards}.values()
+        for guard, fault in itertools.product(models, self.faults):
+            self.reasons[guard.model, fault.name] = self._why_not(guard, fault)
+        chosen: list[Fault] = []
+        room = self.deadline - time.monotonic()
+        kinds = [fault.kind for fault in self.faults]
+        # One fault of each kind, then the next of each, so that a time limit leaves all kinds in.
+        for at in sorted(range(len(kinds)), key=lambda at: kinds[:at].count(kinds[at])):
+            fault = self.faults[at]
+            fits = self.cost(fault) <= room or not self.cost(fault)
+            room -= self.cost(fault) if fits else 0
+            (chosen if fits else self.left_out).append(fault)
         self.faults = chosen
         tried = [fault for fault in chosen if self.guards_of(fault)]
         if not tried and self.left_out:
@@ -120,15 +115,6 @@ class Drill:
         if not tried:
             words = "; ".join(sorted({f"{name}: {reason}" for (_, name), reason in self.reasons.items()}))
             raise ModelError(f"no fault can be planted in the models of these gates: {words}")
-
-    @staticmethod
-    def by_kind(faults: Sequence[Fault]) -> Iterator[Fault]:
-        """Yield one fault of each kind, then the next of each, so that a time limit leaves all kinds in."""
-        kinds: dict[str, list[Fault]] = {}
-        for fault in faults:
-            kinds.setdefault(fault.kind, []).append(fault)
-        for together in itertools.zip_longest(*kinds.values()):
-            yield from (fault for fault in together if fault is not None)
 
     def guards_of(self, fault: Fault) -> list[Guard]:
         """Return the gates in whose model a fault can be planted."""
@@ -167,27 +153,23 @@ class Drill:
                 log,
                 progress=lambda now, line=line: log.progress(replace(now, search=line)),  # type: ignore[misc]
             )
-            for guard in self.guards:
-                reason = self.reasons[guard.model, fault.name]
-                findings.append(self._tried(guard, fault, reason))
+            findings += [self.tried(guard, fault) for guard in self.guards]
             done, left = done + self.cost(fault), left - self.cost(fault)
         return findings
 
-    def judged(self, guard: Guard, fault: Fault, strength: int) -> Verdict:
-        """Return a gate's verdict of its model with a fault."""
-        with self.evaluator.planted(guard.bound, fault, strength):
-            return self.judge.judge(guard.bound, guard.healthy.id, guard.healthy.test)[0]
-
-    def _tried(self, guard: Guard, fault: Fault, reason: str) -> Finding:
-        if reason:
+    def tried(self, guard: Guard, fault: Fault) -> Finding:
+        """Find the weakest fault that a gate catches."""
+        if reason := self.reasons[guard.model, fault.name]:
             return Finding(guard, fault, "not tried", reason=reason)
-        trials: list[Trial] = []
+        trials: dict[int, Verdict] = {}
 
         def is_red(strength: int) -> bool:
-            trials.append(Trial(strength, self.judged(guard, fault, strength)))
-            return trials[-1].verdict.failed
+            with self.evaluator.planted(guard.bound, fault, strength):
+                trials[strength], _ = self.judge.judge(guard.bound, guard.healthy.id, guard.healthy.test)
+            return trials[strength].failed
 
-        strength, strongest = bisect(len(fault.levels), is_red), trials[0].verdict
+        strength = bisect(count := len(fault.levels), is_red)
+        strongest = trials[count]
         sight: Sight = "never"
         if strength:
             sight = "caught"
@@ -195,7 +177,7 @@ class Drill:
             sight = "inconclusive"
         elif strongest.value == guard.healthy.value:
             sight = "no effect"
-        return Finding(guard, fault, sight, strength, tuple(trials))
+        return Finding(guard, fault, sight, strength, trials)
 
     def _why_not(self, guard: Guard, fault: Fault) -> str:
         """Return why a fault cannot be planted in a gate's model; empty if it can."""
@@ -242,3 +224,42 @@ def _require_another_model(evaluator: FaultyEvaluator, name: str, bound: BoundGa
             raise ConfigError(
                 f"{name}: {ours.name!r} is its own reference, so a fault would be in both: expected another model"
             )
+
+
+def suggested(drill: Drill, missed: Sequence[Fault]) -> list[tuple[str, list[str]]]:
+    """Return up to three gates that do not exist, as lines of YAML, each with the missed faults that it catches.
+
+    Each is measured and judges the broken models. Its limit is beyond the value of the model by half of a divergence,
+    or by 2% of a perplexity. A gate that cannot be measured is not offered.
+    """
+    found: dict[str, list[str]] = {}
+    known = {guard.name for guard in drill.guards}
+    for marker, arguments in dict(_candidates(drill.guards)).values():
+        with contextlib.suppress(LmgateError):
+            value = _guard(drill, marker, {**arguments, "limit": _ANY}).healthy.value or _LEAST
+            limit = float(f"{1.02 * value:.4g}" if marker == "ppl_max" else f"{1.5 * value:.2g}")
+            guard = _guard(drill, marker, given := {**arguments, "limit": limit})
+            if guard.name in known or time.monotonic() > drill.deadline:
+                continue
+            findings = [drill.tried(guard, each) for each in missed if (guard.model, each.name) in drill.reasons]
+            if caught := [finding.fault.name for finding in findings if finding.sight == "caught"]:
+                found[f"- {marker}: {flow(given)}"] = caught
+    return sorted(found.items(), key=lambda pair: -len(pair[1]))[:_MOST]
+
+
+def _guard(drill: Drill, marker: str, arguments: dict[str, Any]) -> Guard:
+    gate = parse_marker(marker, (), arguments)
+    (guard,) = guards_of(drill.evaluator, drill.judge, {gate.label: (gate.label, drill.evaluator.bind_gate(gate))})
+    return guard
+
+
+def _candidates(guards: Sequence[Guard]) -> Iterator[tuple[str, tuple[str, dict[str, Any]]]]:
+    """Yield a marker with its arguments, by both as text."""
+    for guard in guards:
+        gate, what = guard.bound.gate, guard.bound.gate.evaluation
+        other = what.reference or getattr(gate, "against", None)
+        alone = {"model": what.model, "dataset": what.dataset}
+        document, pair = {"protocol": "document"}, {**alone, "reference": other}
+        tried = [("self_kl_max", alone), ("ppl_max", {**alone, **document})]
+        tried += [("kl_max", pair), ("kl_max", {**pair, **document})] if isinstance(other, str) else []
+        yield from ((repr(candidate), candidate) for candidate in tried)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from pytest_lmgate.cli.app import app
 from pytest_lmgate.errors import LmgateError
-from pytest_lmgate.tools.drill.texts import TEXTS
+from pytest_lmgate.tools.drill.faults import TEXTS
 from tests.end_to_end.projects import environment, wait_for
 from tests.tools.drill.conftest import EXACT, KL, LIMIT, PPL, make_model, make_tokenizer, round_layers
 
