@@ -25,7 +25,7 @@ from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.decoding import parse_marker
 from pytest_lmgate.tools.drill.planting import Fault, FaultyEvaluator
 
-_ANY, _LEAST, _MOST = 1e9, 1e-4, 3  # a limit that no gate fails; a divergence; gates that are offered
+_ANY, _LEAST, _MOST = 1e9, 1e-5, 3  # a limit that no gate fails; the least of a divergence; gates that are offered
 Sight = Literal["caught", "inconclusive", "never", "no effect", "not tried"]
 
 
@@ -236,8 +236,8 @@ def suggested(drill: Drill, missed: Sequence[Fault]) -> list[tuple[str, list[str
     known = {guard.name for guard in drill.guards}
     for marker, arguments in dict(_candidates(drill.guards)).values():
         with contextlib.suppress(LmgateError):
-            value = _guard(drill, marker, {**arguments, "limit": _ANY}).healthy.value or _LEAST
-            limit = float(f"{1.02 * value:.4g}" if marker == "ppl_max" else f"{1.5 * value:.2g}")
+            value = _guard(drill, marker, {**arguments, "limit": _ANY}).healthy.value or 0.0
+            limit = float(f"{1.02 * value:.4g}" if marker == "ppl_max" else f"{max(1.5 * value, _LEAST):.2g}")
             guard = _guard(drill, marker, given := {**arguments, "limit": limit})
             if guard.name in known or time.monotonic() > drill.deadline:
                 continue
