@@ -1,14 +1,18 @@
 """``lmgate drill`` as a user runs it: what it finds, that it leaves everything as it was, and what it refuses."""
 
+import dataclasses
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import html5lib
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -16,8 +20,11 @@ from typer.testing import CliRunner
 from pytest_lmgate.cli.app import app
 from pytest_lmgate.errors import LmgateError
 from pytest_lmgate.tools.drill.faults import TEXTS
+from pytest_lmgate.tools.drill.planting import Broken, Fault
 from tests.end_to_end.projects import environment, wait_for
 from tests.tools.drill.conftest import EXACT, KL, LIMIT, PPL, make_model, make_tokenizer, round_layers
+
+WINDOWS = ", protocol: document, max_length: 32"
 
 
 def run(*arguments: str) -> str:
@@ -196,3 +203,55 @@ def test_a_second_drill_waits_for_none_and_says_so(project: Path) -> None:
     folder.mkdir(parents=True)
     with filelock.FileLock(folder / "lock"), pytest.raises(LmgateError, match="another lmgate drill uses"):
         run()
+
+
+def test_gates_are_offered_that_catch_what_passes_and_do_so_when_they_are_added(project: Path) -> None:
+    text = (project / "lmgate.yaml").read_text()
+    start = text.partition("gates:\n")[0] + "gates:\n"
+    blind = f"  - no_regression: {{metric: ppl, model: int8, dataset: rows, against: float, tolerance: 90%{WINDOWS}}}\n"
+    (project / "lmgate.yaml").write_text(start + blind)
+    data = json.loads(run("--json", "--faults", "heads-repeated,fp8-e5m2,skip"))
+    line, caught = next((line, caught) for line, caught in data["suggestions"].items() if line.startswith("- kl_max"))
+    assert caught
+    assert not {"skip", *data["gates"].popitem()[1]["caught"]}.intersection(caught)
+    (project / "lmgate.yaml").write_text(f"{start}{blind}  {line}\n")
+    again = json.loads(run("--json", "--faults", ",".join(caught)))
+    (name,) = (name for name in again["gates"] if name.startswith("kl_max"))
+    assert again["gates"][name]["caught"] == caught
+    assert name in again["smallest"]["gates"]
+
+
+def test_the_page_has_each_word_of_the_terminal_and_loads_nothing(project: Path) -> None:
+    printed = run("--faults", "round-last,bfloat16,window,temperature", "--html", "drill.html")
+    page = (project / "drill.html").read_text(encoding="utf-8")
+    parser = html5lib.HTMLParser(namespaceHTMLElements=False)
+    tree = parser.parse(page)
+    assert parser.errors == []
+    words = re.sub(r"\s", "", "".join(tree.itertext()))
+    for line in printed.splitlines():
+        assert re.sub(r"\s|[.:]$", "", line) in words, line
+    shades = [cell.get("class") for cell in tree.iter("td") if cell.get("class")]
+    assert {"early", "late", "missed", "sentence"} >= set(shades) >= {"missed", "sentence"}
+    assert not re.search(r"(src|href)=", page)
+
+
+def test_an_installed_package_adds_a_fault_and_a_name_that_is_taken_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class NoEmbedding(Fault):
+        def plant(self, broken: Broken, level: float) -> None:
+            weight = broken.model.get_input_embeddings().weight
+            broken.put(weight, torch.cat([torch.zeros_like(weight[: int(level)]), weight[int(level) :]]))
+
+    def register(name: str) -> None:
+        fault = NoEmbedding(name, "embeddings are lost", (1, 10, 90), "{:g} tokens")
+        entry = SimpleNamespace(name=name, load=lambda: fault)
+        monkeypatch.setattr("pytest_lmgate.tools.drill.faults.entry_points", lambda group: [entry])
+
+    register("no-embedding")
+    found = findings("--faults", "no-embedding", "--gate", KL)["no-embedding", KL]
+    assert (found["sight"], found["level"]) == ("caught", 10)
+    register("skip")
+    with pytest.raises(LmgateError, match="expected a Fault with a name of its own"):
+        run("--faults", "skip")
