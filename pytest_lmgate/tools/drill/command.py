@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from pytest_lmgate.tools.drill.outcome import Report
     from pytest_lmgate.tools.drill.planting import Fault
 
-_FOLDER = "drill"
-
 
 def drill(
     gate: Annotated[list[str] | None, typer.Option(metavar="ID", help="Only this gate of lmgate.yaml.")] = None,
@@ -95,7 +93,7 @@ def _gates(session: Measuring, names: list[str] | None) -> dict[str, YamlGate]:
 @contextlib.contextmanager
 def _folder(cache: Path) -> Iterator[Path]:
     """Yield the drill's own folder below the cache, which is removed unless the process is interrupted."""
-    folder = cache / _FOLDER
+    folder = cache / "drill"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(folder / "lock")
@@ -128,10 +126,11 @@ def _run(
     from pytest_lmgate.tools.drill.plan import Drill, guards_of, suggested
     from pytest_lmgate.tools.drill.planting import DrillJudge, FaultyEvaluator
 
-    project = session.project
-    options = replace(session.evaluator.options, cache=folder, remote_cache=None, strict=root().is_on("strict"))
-    with contextlib.closing(FaultyEvaluator(project, options, session.evaluator.log)) as evaluator:
-        baselines = Baselines(baseline, label=project.spec.label, alike=project.spec.devices)
+    spec, options = session.project.spec, replace(session.evaluator.options, cache=folder, remote_cache=None)
+    options = replace(options, strict=root().is_on("strict"))
+    log = replace(session.evaluator.log, remark=lambda _: None)  # of a broken model these would mislead
+    with contextlib.closing(FaultyEvaluator(session.project, options, log)) as evaluator:
+        baselines = Baselines(baseline, label=spec.label, alike=spec.devices)
         judge = DrillJudge(evaluator, options, baselines)
         bound = {name: (f"{gate.file.name}::{name}", evaluator.bind_gate(gate.gate)) for name, gate in gates.items()}
         guards = guards_of(evaluator, judge, bound)

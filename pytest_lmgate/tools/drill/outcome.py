@@ -94,30 +94,33 @@ class Report:
             found.append(f"{name} adds nothing: {why}.")
         for guard in self.guards:
             if (unseen := self.unseen(guard)) is not None:
-                finding, size = unseen
+                name, passed = unseen[0].fault.name, in_unit(guard.healthy, unseen[1])
+                promise = in_unit(guard.healthy, smallest_seen(guard.healthy))
                 found.append(
-                    f"{guard.name} sees less than its verdict promised: it should see {self.promise(guard)}, but "
-                    f"{finding.fault.name} with {in_unit(guard.healthy, size)} passed."
+                    f"{guard.name} sees less than it promised: from {promise} on, but {name} passed with {passed}."
                 )
         if self.left_out:
             found.append(f"No time for {', '.join(fault.name for fault in self.left_out)}.")
         found += [f"Not tried: {name}, because {reason}." for name, reason in self.not_tried.items()]
         return found
 
-    def promise(self, guard: Guard) -> str:
-        return in_unit(guard.healthy, smallest_seen(guard.healthy))
+    @staticmethod
+    def promised(finding: Finding) -> float | None:
+        """Return the smallest damage that a verdict says to find: that of the unbroken model, if it knows its noise."""
+        healthy, verdict = smallest_seen(finding.guard.healthy), finding.trials.get(finding.strength)
+        return healthy if healthy is not None or verdict is None else smallest_seen(verdict)
 
     def unseen(self, guard: Guard) -> tuple[Finding, float] | None:
         """Return the largest damage that a gate let pass although its verdict promised to see it."""
         least = smallest_seen(guard.healthy)
         passed = [
-            (finding, size)
-            for finding in self.findings
-            for strength, verdict in finding.trials.items()
-            if finding.guard is guard and not verdict.failed and (size := finding.damage_of(strength)) is not None
+            (found, size)
+            for found in self.findings
+            for strength, verdict in found.trials.items()
+            if found.guard is guard and not verdict.failed and (size := found.damage_of(strength)) is not None
         ]
-        passed = [(finding, size) for finding, size in passed if least is not None and size > least]
-        return max(passed, key=lambda pair: pair[1], default=None)
+        worst = max(passed, key=lambda pair: pair[1], default=None)
+        return worst if worst is not None and least is not None and worst[1] > least else None
 
     @property
     def header(self) -> tuple[str, ...]:
@@ -140,7 +143,7 @@ class Report:
                 str(at),
                 fault.shown(found.strength),
                 in_unit(guard.healthy, found.damage_of(found.strength)),
-                self.promise(guard),
+                in_unit(guard.healthy, self.promised(found)),
             )
             for fault in self.faults
             for at, guard in enumerate(self.guards, 1)
@@ -202,4 +205,4 @@ class Report:
             for strength, verdict in found.trials.items()
         ]
         names = {"fault": found.fault.name, "gate": found.guard.name, "sight": found.sight, "reason": found.reason}
-        return {**names, "level": levels[found.strength], "trials": trials}
+        return {**names, "level": levels[found.strength], "promised": Report.promised(found), "trials": trials}

@@ -168,8 +168,7 @@ class Drill:
                 trials[strength], _ = self.judge.judge(guard.bound, guard.healthy.id, guard.healthy.test)
             return trials[strength].failed
 
-        strength = bisect(count := len(fault.levels), is_red)
-        strongest = trials[count]
+        strength, strongest = bisect(len(fault.levels), is_red), trials[len(fault.levels)]
         sight: Sight = "never"
         if strength:
             sight = "caught"
