@@ -20,6 +20,7 @@ HERE = Path(__file__).parent
 MODULES = [
     HERE / name
     for name in (
+        "tools/drill",
         "tools/fix/test_command.py",
         "tools/fix/test_costs.py",
         "tools/fix/test_hybrids.py",

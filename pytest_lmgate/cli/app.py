@@ -41,6 +41,7 @@ TOOLS = {
     "bisect": "tools.history.bisect:bisect",
     "calibrate": "tools.calibrate.command:calibrate",
     "compare": "tools.history.command:compare",
+    "drill": "tools.drill.command:drill",
     "fix": "tools.fix.command:fix",
     "history": "tools.history.command:history",
     "judge": "tools.judge_results.command:judge",

@@ -234,14 +234,20 @@ def _facts(chosen: dict[str, Any], call: FixtureCall) -> dict[str, Any]:
     return {"options": chosen} | {key: value for key, value in facts.items() if key not in ("test", "fixture")}
 
 
-def find_gate(file: Path, name: str) -> tuple[YamlGate, str]:
-    """Return a gate of an lmgate.yaml by its id or label, and its label."""
+def gates_by_label(file: Path) -> dict[str, YamlGate]:
+    """Return the gates of an lmgate.yaml by their labels."""
     gates, problems = read_gates(file)
     if problems:
         raise ConfigError(problems[0])
     gates_by_name: dict[str, YamlGate] = {}
     for gate in gates:
         gates_by_name[untaken(gate.gate.label, gates_by_name)] = gate
+    return gates_by_name
+
+
+def find_gate(file: Path, name: str) -> tuple[YamlGate, str]:
+    """Return a gate of an lmgate.yaml by its id or label, and its label."""
+    gates_by_name = gates_by_label(file)
     label = re.sub(r"^[^\[]*\.ya?ml::", "", name)
     if re.match(r"[^\[]*\.py(::|$)", name):
         raise ConfigError(

@@ -14,7 +14,7 @@ from pytest_lmgate.judge.result import Bounded, Outcome, Verdict, WorstRow, meas
 from pytest_lmgate.metrics.score import Score, ScoredRow
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.settings.metrics import Metric
-from pytest_lmgate.stats.comparison import Comparison, needed
+from pytest_lmgate.stats.comparison import POWER, Comparison, needed
 from pytest_lmgate.stats.means import score_quantile
 from pytest_lmgate.stats.paired import compare
 from pytest_lmgate.stats.proportions import mcnemar
@@ -64,6 +64,24 @@ def judge_bounds(score: Score, limit: float, confidence: float) -> tuple[Outcome
     more = 1 + score_quantile(0.8, df) / score_quantile(confidence, df)
     distance = abs(float(score) - limit)
     return "inconclusive", replace(found, needed=needed(score.n, more * abs(side - float(score)), distance))
+
+
+def smallest_seen(verdict: Verdict) -> float | None:
+    """Return the smallest damage at which a gate says to fail, with a power of 80% where its value has an interval.
+
+    For a comparison, it is the tolerance and the smallest change that it detects; for a limit, the distance from the
+    value to the limit. None if the noise is not known.
+    """
+    if (comparison := verdict.comparison) is not None:
+        return None if comparison.detectable is None else comparison.tolerance.size + comparison.detectable
+    if verdict.limit is None or verdict.value is None:
+        return None
+    room, bounded = abs(verdict.limit - verdict.value), verdict.bounded
+    if bounded is None:
+        return room
+    better = bounded.lower if verdict.direction == "lower" else bounded.upper
+    more = 1 + score_quantile(POWER, None) / score_quantile(bounded.confidence, None)
+    return None if better is None else room + more * abs(verdict.value - better)
 
 
 def measured_verdict(blank: Verdict, score: Score) -> Verdict:

@@ -7,7 +7,6 @@ of the unchanged model gave for the same batch, so it costs the blocks from i on
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -16,32 +15,24 @@ import torch
 from torch import Tensor, nn
 
 from pytest_lmgate.engines.base import Model, Runner
-from pytest_lmgate.engines.transformers.forward import logits_of
+from pytest_lmgate.engines.transformers.blocks import (
+    BlockMemory,
+    BlockModel,
+    Kind,
+    can_reuse,
+    kind_of,
+    put_module,
+    put_replays,
+    with_blocks,
+)
 from pytest_lmgate.engines.transformers.loading import LoadedModel
+from pytest_lmgate.engines.transformers.private import shallow_copy
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.errors import ModelError
-from pytest_lmgate.tools.fix.private import shallow_copy
 
 OUTSIDE = "outside of the blocks"
 """The part outside of the blocks: embeddings, the last norm and the head, which may share weights."""
 By = Literal["block", "group"]
-Kind = Literal["block", "qkv", "o", "up", "down", "experts", "rest", "embeddings", "head", "outside"]
-
-# The linear layers of a block that quantizers treat as one, by the names that transformers' models give them. The same
-# name may be in the attention and in the MLP, so the path before it decides.
-_ATTENTION = re.compile(r"att")
-_IN_ATTENTION: dict[Kind, re.Pattern[str]] = {
-    "qkv": re.compile(
-        r"([qkv]|query|key|value)(_proj)?|qkv(_proj)?|c_attn|query_key_value|W(qkv|_pack)|[qk]v?_[ab]_proj(_with_mqa)?"
-    ),
-    "o": re.compile(r"(o|out|c)_proj|dense|wo"),
-}
-_IN_MLP: dict[Kind, re.Pattern[str]] = {
-    "up": re.compile(r"(gate|up|gate_up)_proj|fc1|fc_in|c_fc|dense_h_to_4h|w[13]"),
-    "down": re.compile(r"(down|c)_proj|fc2|fc_out|dense_4h_to_h|w2"),
-}
-_TRIAL_TOKENS = 16
-_MOST_BYTES = 2**30  # of remembered hidden states in front of one block
 
 
 @dataclass(frozen=True)
@@ -62,21 +53,6 @@ class PartSize:
 
     bytes: tuple[int, int]  # of its stored tensors, in the reference and in the candidate
     matrices: tuple[int, int]  # numbers in the reference's matrices, which a quantizer may round, and their bytes
-
-
-@dataclass(frozen=True)
-class _Loaded:
-    loaded: LoadedModel
-    path: str  # of the list of its blocks
-
-    @property
-    def blocks(self) -> list[nn.Module]:
-        found: Any = self.loaded.model.get_submodule(self.path)
-        return list(found)
-
-    def __getitem__(self, path: str) -> nn.Module:
-        found: nn.Module = self.loaded.model.get_submodule(path)
-        return found
 
 
 def described_hybrid(
@@ -120,9 +96,7 @@ class Hybrids:
         original: tuple[Model, Runner] | None = None,
     ) -> None:
         self._described = reference, candidate
-        self._models = tuple(
-            _with_blocks(model, runner) for model, runner in zip(self._described, runners, strict=True)
-        )
+        self._models = tuple(with_blocks(model, runner) for model, runner in zip(self._described, runners, strict=True))
         ours, theirs = self._models
         if (ours.path, len(ours.blocks)) != (theirs.path, len(theirs.blocks)):
             raise ModelError(
@@ -148,16 +122,16 @@ class Hybrids:
         self.parts = [part for part in self._all if by == "block" or self._differs(part, theirs)]
         with runners[0].measuring(), runners[1].measuring():
             # Whether hidden states of the reference, and of the candidate, can be reused.
-            self.reuses = tuple(map(_can_reuse, self._models))
-        self._memories = _Memory(), _Memory()
+            self.reuses = tuple(map(can_reuse, self._models))
+        self._memories = BlockMemory(), BlockMemory()
         first, own_runner = original or (reference, runners[0])
         self._original, reuses = ours, self.reuses[0]
         if original is not None:
-            self._original = _with_blocks(first, own_runner)
+            self._original = with_blocks(first, own_runner)
             with own_runner.measuring():
-                reuses = _can_reuse(self._original)
+                reuses = can_reuse(self._original)
         last = len(self._original.blocks) if reuses else 0
-        runner = TransformersRunner(self._assembled(self._original, {}, last, _Memory()), first.context)
+        runner = TransformersRunner(self._assembled(self._original, {}, last, BlockMemory()), first.context)
         # The original, which computes its blocks once for each batch.
         self.reference = replace(first, open=lambda: runner, in_memory=True)
 
@@ -204,7 +178,9 @@ class Hybrids:
         runner.is_tried = True  # both models were
         return runner
 
-    def _assembled(self, whole: _Loaded, changed: Mapping[str, _Loaded], level: int, memory: _Memory) -> LoadedModel:
+    def _assembled(
+        self, whole: BlockModel, changed: Mapping[str, BlockModel], level: int, memory: BlockMemory
+    ) -> LoadedModel:
         """Return a copy of a model with some modules of another; only modules on the way to these are copied.
 
         The copy reads what was in front of the block number `level` from the memory.
@@ -214,10 +190,9 @@ class Hybrids:
         copies: dict[str, nn.Module] = {"": model}
         for path in sorted(chosen, key=lambda path: (path.count("."), len(path))):
             if path and chosen[path] is not chosen[self._parent(path)]:
-                _put(copies, path, chosen[path][path])
+                put_module(copies, path, chosen[path][path])
         if level:
-            for index, block in enumerate(whole.blocks[:level]):
-                _put(copies, f"{whole.path}.{index}", _Replay(block, memory, index, level))
+            put_replays(copies, whole, level, memory)
             model.register_forward_pre_hook(memory.begin, with_kwargs=True)
         return replace(whole.loaded, model=model)
 
@@ -231,7 +206,7 @@ class Hybrids:
             name = name.rpartition(".")[0]
         return name
 
-    def _tensors(self, model: _Loaded, part: Part | None) -> list[Tensor]:
+    def _tensors(self, model: BlockModel, part: Part | None) -> list[Tensor]:
         tensors: dict[int | str, Tensor] = {}
         for path in part.paths if part else ("",):
             for name, tensor in model[path].state_dict(prefix=f"{path}." if path else "").items():
@@ -240,86 +215,12 @@ class Hybrids:
                     tensors |= {plain.data_ptr() or at: plain for at, plain in _plain(name, tensor)}
         return list(tensors.values())
 
-    def _differs(self, part: Part, other: _Loaded) -> bool:
+    def _differs(self, part: Part, other: BlockModel) -> bool:
         ours, theirs = (self._tensors(model, part) for model in (self._models[0], other))
         return len(ours) != len(theirs) or not all(map(_equal, ours, theirs))
 
 
-class _Memory:
-    """What the blocks in front of the first changed block gave, by the token ids of the batch."""
-
-    def __init__(self) -> None:
-        self._outputs: dict[int, dict[Any, Any]] = {}
-        self._bytes: dict[int, int] = {}
-        self._key: Any = None
-
-    def begin(self, _: nn.Module, __: Any, kwargs: dict[str, Any]) -> None:
-        ids = kwargs["input_ids"].cpu()
-        self._key = tuple(ids.shape), ids.numpy().tobytes()
-
-    def read(self, level: int, index: int) -> Any:
-        """Return the output of block `index`, or None; before `level` the model needs only the last block's.
-
-        If only what is in front of the block before is known, that block has to be run.
-        """
-        output = self._outputs.get(level, {}).get(self._key)
-        if output is None and index < level - 1:
-            output = self._outputs.get(level - 1, {}).get(self._key)
-        return None if output is None else _map(output, Tensor.clone)  # a model may change its states in place
-
-    def write(self, level: int, output: Any) -> None:
-        self._outputs = {key: self._outputs.get(key, {}) for key in (level - 1, level)}
-        kept = _map(output, Tensor.clone)
-        used = self._bytes.get(level, 0) + sum(tensor.nbytes for tensor in _tensors(kept))
-        if used <= _MOST_BYTES:
-            self._outputs[level][self._key], self._bytes[level] = kept, used
-
-
-class _Replay(nn.Module):
-    """A block in front of the first changed block: it returns its remembered output, else it runs and remembers."""
-
-    def __init__(self, block: nn.Module, memory: _Memory, index: int, level: int) -> None:
-        super().__init__()
-        self.block, self._place = block, (memory, index, level)
-        self.training = False
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("block"), name)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        memory, index, level = self._place
-        if (stored := memory.read(level, index)) is not None:
-            return stored
-        output = self.block(*args, **kwargs)
-        if index == level - 1:
-            memory.write(level, output)
-        return output
-
-
-def _can_reuse(model: _Loaded) -> bool:
-    """Return whether blocks pass on their output alone, by a trial: no block shares the state of another."""
-    size = model.loaded.vocabulary_size or _TRIAL_TOKENS
-    ids = torch.arange(2 * _TRIAL_TOKENS, device=model.loaded.device).view(2, -1) % size
-    shell, memory = model.loaded.model, _Memory()
-    try:
-        expected = logits_of(shell, ids)
-        for level in range(1, len(model.blocks) + 1):
-            copies = {"": shallow_copy(shell)}
-            for index, block in enumerate(model.blocks[:level]):
-                _put(copies, f"{model.path}.{index}", _Replay(block, memory, index, level))
-            for _ in range(2):  # the second time nothing before the level runs
-                memory.begin(shell, (), {"input_ids": ids})
-                if not torch.equal(logits_of(copies[""], ids), expected):
-                    return False
-    except Exception:  # anything: the model may not know these blocks
-        return False
-    return True
-
-
-def _parts(ours: _Loaded, theirs: _Loaded, *, by: By) -> Iterator[Part]:
+def _parts(ours: BlockModel, theirs: BlockModel, *, by: By) -> Iterator[Part]:
     for index, block in enumerate(ours.blocks):
         path = f"{ours.path}.{index}"
         groups = _groups(path, block, theirs) if by == "group" else {}
@@ -348,15 +249,14 @@ def _parts(ours: _Loaded, theirs: _Loaded, *, by: By) -> Iterator[Part]:
     yield Part(f"rest {OUTSIDE}", "outside", ("",))
 
 
-def _groups(path: str, block: nn.Module, other: _Loaded) -> dict[Kind, list[str]]:
+def _groups(path: str, block: nn.Module, other: BlockModel) -> dict[Kind, list[str]]:
     """Return the paths of the modules of each group of a block; none if most of its weights are in no group."""
     paths: dict[Kind, list[str]] = {}
     for name, module in block.named_modules():
         *before, last = name.split(".")
         if "experts" in before or not name:
             continue
-        kinds = _IN_ATTENTION if any(map(_ATTENTION.search, before)) else _IN_MLP
-        kind = next((kind for kind, pattern in kinds.items() if pattern.fullmatch(last)), None)
+        kind = kind_of(name)
         if last == "experts":
             kind = "experts"
         elif next(module.children(), None) is not None or not any(True for _ in module.parameters(recurse=False)):
@@ -376,53 +276,8 @@ def _is_tied(model: Any) -> bool:
     return output is not None and getattr(output, "weight", None) is getattr(given, "weight", output)
 
 
-def _with_blocks(model: Model, runner: Runner) -> _Loaded:
-    if not isinstance(runner, TransformersRunner) or model.kind != "causal":
-        raise ModelError(f"model {model.name!r}: expected a causal model that transformers runs")
-    if any("forward" in vars(module) and any(module.children()) for module in runner.loaded.model.modules()):
-        raise ModelError(  # a copy would run the module that it was copied from
-            f"model {model.name!r}: expected modules that no library has wrapped, as accelerate does to spread a model "
-            "over devices; load it on one device, without device_map"
-        )
-    lists = [
-        (path, module)
-        for path, module in runner.loaded.model.named_modules()
-        if isinstance(module, nn.ModuleList) and len({type(block) for block in module}) == 1
-    ]
-    if not lists:
-        raise ModelError(f"model {model.name!r}: expected blocks in a list, as transformers' decoders have them")
-    # The outermost of lists of equal length: the experts of a block are a list too.
-    path, _ = max(lists, key=lambda block_list: (len(block_list[1]), -block_list[0].count(".")))
-    return _Loaded(runner.loaded, path)
-
-
-def _name(model: _Loaded) -> str:
+def _name(model: BlockModel) -> str:
     return str(model.loaded.model.dtype).removeprefix("torch.")
-
-
-def _put(copies: dict[str, nn.Module], path: str, module: nn.Module) -> None:
-    """Put a module into the copy of a model; modules on the way that are not copies yet are replaced by copies."""
-    inner, so_far = copies[""], ""
-    *names, last = path.split(".")
-    for name in names:
-        so_far = f"{so_far}.{name}".strip(".")
-        if so_far not in copies:
-            copies[so_far] = shallow_copy(inner.get_submodule(name))
-            inner.add_module(name, copies[so_far])
-        inner = copies[so_far]
-    inner.add_module(last, module)
-    copies.pop(path, None)
-
-
-def _tensors(output: Any) -> list[Tensor]:
-    return [tensor for tensor in ([output] if isinstance(output, Tensor) else output) if isinstance(tensor, Tensor)]
-
-
-def _map(output: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """Apply a function to the tensors of a block's output."""
-    if isinstance(output, Tensor):
-        return function(output)
-    return tuple(function(tensor) if isinstance(tensor, Tensor) else tensor for tensor in output)
 
 
 def _plain(name: str, tensor: Any) -> Iterator[tuple[str, Tensor]]:

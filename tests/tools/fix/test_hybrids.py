@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from pytest_lmgate.engines.base import Model
+from pytest_lmgate.engines.transformers.blocks import BlockMemory, Replay
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.errors import ModelError
-from pytest_lmgate.tools.fix.hybrids import By, Hybrids, Part, _Memory, _Replay
+from pytest_lmgate.tools.fix.hybrids import By, Hybrids, Part
 from pytest_lmgate.windows.requests import Request, Requests
 from tests.models import zoo
 
@@ -193,7 +194,7 @@ def test_models_whose_modules_were_wrapped_are_refused_since_copies_would_run_th
 
 
 def test_a_block_that_is_replayed_has_the_attributes_of_the_block() -> None:
-    replayed = _Replay(torch.nn.Linear(3, 2), _Memory(), 0, 1)
+    replayed = Replay(torch.nn.Linear(3, 2), BlockMemory(), 0, 1)
     assert replayed.in_features == 3
     with pytest.raises(AttributeError, match="no attribute 'none'"):
         _ = replayed.none

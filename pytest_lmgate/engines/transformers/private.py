@@ -1,4 +1,4 @@
-"""What hybrids use of torch that it keeps private, tried with torch 2.13: a module's own tables."""
+"""What copies of a model use of torch that it keeps private, tried with torch 2.13: a module's own tables."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""``lmgate drill``: which gates would notice which fault of their model."""

@@ -1,0 +1,264 @@
+"""The plan of a drill, and its run: which faults fit into the time, and from which strength on each gate is red.
+
+For each fault and gate the strongest fault is judged first, and then by bisection the weakest that turns the gate red:
+four judged models for a fault with up to eight levels. Gates that share a measurement share those of broken models.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from pytest_lmgate.cli.console import flow
+from pytest_lmgate.engines.transformers.blocks import with_blocks
+from pytest_lmgate.errors import ConfigError, LmgateError, ModelError
+from pytest_lmgate.judge.judge import Judge
+from pytest_lmgate.judge.result import Verdict
+from pytest_lmgate.measure.binding import BoundGate
+from pytest_lmgate.measure.loop import about
+from pytest_lmgate.report.text import counted
+from pytest_lmgate.settings.decoding import parse_marker
+from pytest_lmgate.tools.drill.planting import Fault, FaultyEvaluator
+
+_ANY, _LEAST, _MOST = 1e9, 1e-5, 3  # a limit that no gate fails; the least of a divergence; gates that are offered
+Sight = Literal["caught", "inconclusive", "never", "no effect", "not tried"]
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A gate under test, as it judges its model without a fault."""
+
+    name: str
+    bound: BoundGate
+    healthy: Verdict
+    addresses: frozenset[str]  # of its measurements
+
+    @property
+    def model(self) -> str:
+        return self.bound.bound.what.model_name
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a gate saw of a fault."""
+
+    guard: Guard
+    fault: Fault
+    sight: Sight
+    strength: int = 0  # the weakest that is caught
+    trials: Mapping[int, Verdict] = field(default_factory=dict)  # verdicts of its model with the fault, by strength
+    reason: str = ""  # why it was not tried
+
+    def damage_of(self, strength: int) -> float | None:
+        """Return how much worse the model with the fault is in the gate's unit; larger is worse, None is no value."""
+        healthy, verdict = self.guard.healthy, self.trials[strength]
+        if verdict.comparison is not None:  # the healthy model need not be equal to what the gate compares with
+            return verdict.comparison.degradation
+        if verdict.value is None or healthy.value is None:
+            return None
+        return (verdict.value - healthy.value) * (1 if healthy.direction == "lower" else -1)
+
+
+def steps(levels: int) -> int:
+    """Return how many models bisection judges at most to find the weakest of so many levels that is caught."""
+    return 1 + math.ceil(math.log2(levels))
+
+
+def bisect(levels: int, judged: Callable[[int], bool]) -> int:
+    """Return the weakest strength that is caught, if all stronger ones are too; 0 if the strongest is not caught."""
+    if not judged(levels):
+        return 0
+    low, high = 0, levels
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if judged(middle) else (middle, high)
+    return high
+
+
+@dataclass
+class Drill:
+    """A drill of gates by faults."""
+
+    evaluator: FaultyEvaluator
+    judge: Judge
+    guards: Sequence[Guard]
+    faults: Sequence[Fault]
+    seconds: Mapping[str, float]  # of the measurement at an address, without a fault
+    deadline: float = math.inf  # by the monotonic clock
+    reasons: dict[tuple[str, str], str] = field(default_factory=dict)
+    left_out: list[Fault] = field(default_factory=list)  # by the time limit
+
+    def prepare(self) -> None:
+        """Find out which faults can be planted in which model, and leave out those for which there is no time."""
+        models = {guard.model: guard for guard in self.guards}.values()
+        for guard, fault in itertools.product(models, self.faults):
+            self.reasons[guard.model, fault.name] = self._why_not(guard, fault)
+        chosen: list[Fault] = []
+        room = self.deadline - time.monotonic()
+        kinds = [fault.kind for fault in self.faults]
+        # One fault of each kind, then the next of each, so that a time limit leaves all kinds in.
+        for at in sorted(range(len(kinds)), key=lambda at: kinds[:at].count(kinds[at])):
+            fault = self.faults[at]
+            fits = self.cost(fault) <= room or not self.cost(fault)
+            room -= self.cost(fault) if fits else 0
+            (chosen if fits else self.left_out).append(fault)
+        self.faults = chosen
+        tried = [fault for fault in chosen if self.guards_of(fault)]
+        if not tried and self.left_out:
+            least = min(map(self.cost, self.left_out))
+            raise ConfigError(f"--seconds: no time for a single fault: the quickest takes about {about(least)}")
+        if not tried:
+            words = "; ".join(sorted({f"{name}: {reason}" for (_, name), reason in self.reasons.items()}))
+            raise ModelError(f"no fault can be planted in the models of these gates: {words}")
+
+    def guards_of(self, fault: Fault) -> list[Guard]:
+        """Return the gates in whose model a fault can be planted."""
+        return [guard for guard in self.guards if not self.reasons[guard.model, fault.name]]
+
+    def cost(self, fault: Fault) -> float:
+        """Return about the seconds that a fault takes at most."""
+        return steps(len(fault.levels)) * sum(self.seconds.get(address, 0.0) for address in self._addresses(fault))
+
+    def _addresses(self, fault: Fault) -> set[str]:
+        return {guard.healthy.fingerprint for guard in self.guards_of(fault)}
+
+    def plan(self) -> str:
+        """Return the plan in words."""
+        tried = [fault for fault in self.faults if self.guards_of(fault)]
+        count = sum(steps(len(fault.levels)) * len(self._addresses(fault)) for fault in tried)
+        line = f"{counted(len(self.guards), 'gate')}, {counted(len(tried), 'fault')}: at most "
+        line += f"{counted(count, 'measurement')}, about {about(sum(map(self.cost, tried)))}"
+        if self.left_out:
+            line += f"; no time for {', '.join(fault.name for fault in self.left_out)}"
+        return line
+
+    def run(self) -> list[Finding]:
+        """Judge broken models, while there is time."""
+        findings: list[Finding] = []
+        begun, done, left = time.monotonic(), 0.0, sum(map(self.cost, self.faults))
+        log = self.evaluator.measurements.log
+        for fault in list(self.faults):
+            now = time.monotonic()
+            pace = (now - begun) / done if done else 1.0  # what was estimated leaves out loading and trials
+            if now + pace * self.cost(fault) > self.deadline and self.cost(fault) and findings:
+                self.left_out.append(fault)
+                continue
+            line = f"{fault.name}: {fault.sentence}, at most {about(pace * left)} left"
+            self.evaluator.measurements.log = replace(
+                log,
+                progress=lambda now, line=line: log.progress(replace(now, search=line)),  # type: ignore[misc]
+            )
+            findings += [self.tried(guard, fault) for guard in self.guards]
+            done, left = done + self.cost(fault), left - self.cost(fault)
+        return findings
+
+    def tried(self, guard: Guard, fault: Fault) -> Finding:
+        """Find the weakest fault that a gate catches."""
+        if reason := self.reasons[guard.model, fault.name]:
+            return Finding(guard, fault, "not tried", reason=reason)
+        trials: dict[int, Verdict] = {}
+
+        def is_red(strength: int) -> bool:
+            with self.evaluator.planted(guard.bound, fault, strength):
+                trials[strength], _ = self.judge.judge(guard.bound, guard.healthy.id, guard.healthy.test)
+            return trials[strength].failed
+
+        strength, strongest = bisect(len(fault.levels), is_red), trials[len(fault.levels)]
+        sight: Sight = "never"
+        if strength:
+            sight = "caught"
+        elif strongest.verdict == "inconclusive":
+            sight = "inconclusive"
+        elif strongest.value == guard.healthy.value:
+            sight = "no effect"
+        return Finding(guard, fault, sight, strength, trials)
+
+    def _why_not(self, guard: Guard, fault: Fault) -> str:
+        """Return why a fault cannot be planted in a gate's model; empty if it can."""
+        model = self.evaluator.resolver.model(guard.bound.bound.model)
+        try:
+            runner = self.evaluator.measurements.runner(model)
+            fault.planted(with_blocks(model, runner), runner.tokenizer, len(fault.levels))
+        except LmgateError as error:
+            return str(error)
+        except Exception as error:  # of a user's own fault, or of a model that its code does not know
+            return f"it cannot be planted: {type(error).__name__}: {error}"
+        return ""
+
+
+def guards_of(evaluator: FaultyEvaluator, judge: Judge, gates: Mapping[str, tuple[str, BoundGate]]) -> list[Guard]:
+    """Judge gates as they stand; `gates` have their ids and what they are bound to, by name."""
+    guards, red = [], []
+    for name, (identity, bound) in gates.items():
+        _require_another_model(evaluator, name, bound)
+        before = len(evaluator.measurements.lookups)
+        verdict, _ = judge.judge(bound, identity, identity)
+        if verdict.failed:
+            why = f": {verdict.message}" if verdict.message else f" at {verdict.value:.6g}"
+            red.append(f"{name} is {verdict.shown} already{why}")
+            continue
+        addresses = frozenset(lookup.address for lookup in evaluator.measurements.lookups[before:])
+        guards.append(Guard(name, bound, verdict, addresses))
+    if red:
+        raise ConfigError(
+            f"expected gates that pass, since a red gate catches everything: {'; '.join(red)}; mend them, or name the "
+            "others by --gate"
+        )
+    return guards
+
+
+def _require_another_model(evaluator: FaultyEvaluator, name: str, bound: BoundGate) -> None:
+    """Refuse a gate without a model, or one that compares a model with itself."""
+    ours, other = bound.bound.model, bound.bound.reference or (bound.reference.model if bound.reference else None)
+    if ours is None or ours.function is not None:
+        raise ConfigError(f"{name}: expected a gate that measures a model, got given texts or a function")
+    if other is not None:
+        one, two = (evaluator.resolver.model(ref) for ref in (ours, other))
+        if one.content is not None and one.ingredients == two.ingredients:
+            raise ConfigError(
+                f"{name}: {ours.name!r} is its own reference, so a fault would be in both: expected another model"
+            )
+
+
+def suggested(drill: Drill, missed: Sequence[Fault]) -> list[tuple[str, list[str]]]:
+    """Return up to three gates that do not exist, as lines of YAML, each with the missed faults that it catches.
+
+    Each is measured and judges the broken models. Its limit is beyond the value of the model by half of a divergence,
+    or by 2% of a perplexity. A gate that cannot be measured is not offered.
+    """
+    found: dict[str, list[str]] = {}
+    known = {guard.name for guard in drill.guards}
+    for marker, arguments in dict(_candidates(drill.guards)).values():
+        with contextlib.suppress(LmgateError):
+            value = _guard(drill, marker, {**arguments, "limit": _ANY}).healthy.value or 0.0
+            limit = float(f"{1.02 * value:.4g}" if marker == "ppl_max" else f"{max(1.5 * value, _LEAST):.2g}")
+            guard = _guard(drill, marker, given := {**arguments, "limit": limit})
+            if guard.name in known or time.monotonic() > drill.deadline:
+                continue
+            findings = [drill.tried(guard, each) for each in missed if (guard.model, each.name) in drill.reasons]
+            if caught := [finding.fault.name for finding in findings if finding.sight == "caught"]:
+                found[f"- {marker}: {flow(given)}"] = caught
+    return sorted(found.items(), key=lambda pair: -len(pair[1]))[:_MOST]
+
+
+def _guard(drill: Drill, marker: str, arguments: dict[str, Any]) -> Guard:
+    gate = parse_marker(marker, (), arguments)
+    (guard,) = guards_of(drill.evaluator, drill.judge, {gate.label: (gate.label, drill.evaluator.bind_gate(gate))})
+    return guard
+
+
+def _candidates(guards: Sequence[Guard]) -> Iterator[tuple[str, tuple[str, dict[str, Any]]]]:
+    """Yield a marker with its arguments, by both as text."""
+    for guard in guards:
+        gate, what = guard.bound.gate, guard.bound.gate.evaluation
+        other = what.reference or getattr(gate, "against", None)
+        alone = {"model": what.model, "dataset": what.dataset}
+        document, pair = {"protocol": "document"}, {**alone, "reference": other}
+        tried = [("self_kl_max", alone), ("ppl_max", {**alone, **document})]
+        tried += [("kl_max", pair), ("kl_max", {**pair, **document})] if isinstance(other, str) else []
+        yield from ((repr(candidate), candidate) for candidate in tried)

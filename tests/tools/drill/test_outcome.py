@@ -1,0 +1,67 @@
+"""What a drill says of its findings: the cheapest gates, and a gate that sees less than it promised."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from pytest_lmgate.judge.result import Verdict
+from pytest_lmgate.settings.gates import Tolerance
+from pytest_lmgate.stats.comparison import Comparison
+from pytest_lmgate.tools.drill.faults import known_faults
+from pytest_lmgate.tools.drill.outcome import Report
+from pytest_lmgate.tools.drill.plan import Finding, Guard
+
+FAULTS = known_faults()
+SKIP, NOISE, BASE = (FAULTS[name] for name in ("skip", "noise", "base"))
+
+
+def verdict(value: float, outcome: Any = "pass", **more: Any) -> Verdict:
+    blank = Verdict.unmeasured(id="g", test="g", marker="ppl_max", metric="ppl", model="m", dataset="d", limit=12.0)
+    return replace(blank, verdict=outcome, value=value, direction="lower", **more)
+
+
+def guard(name: str, address: str = "a", **more: Any) -> Guard:
+    unused: Any = None
+    return Guard(name, unused, verdict(10.0, **more), frozenset([address]))
+
+
+def test_the_report_names_what_is_missed_what_adds_nothing_and_what_is_enough() -> None:
+    cheap, dear = guard("cheap"), guard("dear", "b")
+    caught = {"trials": {5: verdict(90.0, "fail"), 1: verdict(13.0, "fail")}, "strength": 1}
+    findings = [
+        Finding(cheap, SKIP, "caught", **caught),
+        Finding(dear, SKIP, "caught", trials={5: verdict(0.0, "error")}, strength=5),
+        Finding(cheap, NOISE, "no effect", trials={7: verdict(10.0)}),
+        Finding(dear, NOISE, "inconclusive", trials={7: verdict(10.5, "inconclusive")}),
+        *(Finding(each, BASE, "not tried", reason="it has no LoRA adapter") for each in (cheap, dear)),
+    ]
+    report = Report([cheap, dear], findings, {"a": 1.0, "b": 9.0}, [FAULTS["bias"]])
+    assert report.answer == "1 of 2 faults caught; no gate catches noise"
+    assert report.picture() == [
+        (SKIP, [("early", "6% of the blocks"), ("late", "100% of the blocks (error)")]),
+        (NOISE, [("missed", "no effect"), ("open", "inconclusive")]),
+    ]
+    assert report.sights == [
+        ("skip", "1", "6% of the blocks", "+3", "+2"),
+        ("skip", "2", "100% of the blocks", "-10", "+2"),
+    ]
+    assert report.sentences == [
+        "These catch the same in 1 s: cheap.",
+        "dear adds nothing: cheap catches the same or more.",
+        "No time for bias.",
+        "Not tried: base, because it has no LoRA adapter.",
+    ]
+
+
+def test_a_gate_that_lets_more_pass_than_its_verdict_promised_is_named() -> None:
+    unbroken = Comparison("pass", 10.0, 10.0, 0.0, 0.0, Tolerance(0.02, relative=True), 0.95, 100, 50, detectable=0.01)
+    passed = replace(unbroken, degradation=0.05, detectable=0.2)
+    gate = guard("gate", comparison=unbroken)
+    finding = Finding(gate, SKIP, "never", trials={5: verdict(10.5, comparison=passed)})
+    assert (
+        "gate sees less than it promised: from +3% on, but skip passed with +5%."
+        in Report([gate], [finding], {}).sentences
+    )
+    unknown = guard("gate", comparison=replace(unbroken, detectable=None))
+    finding = Finding(unknown, SKIP, "caught", 5, {5: verdict(10.5, "fail", comparison=passed)})
+    assert Report([unknown], [finding], {}).sights == [("skip", "1", "100% of the blocks", "+5%", "+22%")]

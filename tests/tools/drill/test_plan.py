@@ -1,0 +1,64 @@
+"""The plan of a drill: bisection by its definition, and which faults fit into the time."""
+
+import math
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.tools.drill.faults import known_faults
+from pytest_lmgate.tools.drill.plan import Drill, bisect, steps
+
+FAULTS = known_faults()
+
+
+@given(some.integers(1, 40), some.data())
+def test_bisection_finds_the_weakest_strength_that_is_caught_with_no_more_models_than_planned(
+    levels: int, data: Any
+) -> None:
+    weakest = data.draw(some.integers(1, levels + 1))
+    judged: list[int] = []
+
+    def is_red(strength: int) -> bool:
+        judged.append(strength)
+        return strength >= weakest
+
+    assert bisect(levels, is_red) == (weakest if weakest <= levels else 0)
+    assert len(judged) == len(set(judged)) <= steps(levels)
+
+
+def test_the_usual_faults_take_four_judged_models_each_at_most() -> None:
+    assert max(steps(len(fault.levels)) for fault in FAULTS.values()) == 4
+
+
+def drill(names: str, seconds: float) -> Drill:
+    """Return a drill of one gate whose measurement takes a second, with so many seconds left."""
+    guard: Any = SimpleNamespace(model="m", healthy=SimpleNamespace(fingerprint="address"))
+    unused: Any = None
+    faults = [FAULTS[name] for name in names.split()]
+    made = Drill(unused, unused, [guard], faults, {"address": 1.0}, time.monotonic() + seconds)
+    made._why_not = lambda guard, fault: "it has none" if fault.name == "base" else ""  # type: ignore[method-assign]
+    return made
+
+
+def test_a_time_limit_leaves_faults_of_all_kinds_in_and_names_the_others() -> None:
+    made = drill("round-first round-last noise skip temperature base", 13)
+    made.prepare()
+    assert [fault.name for fault in made.faults] == ["round-first", "skip", "temperature", "base"]
+    assert [fault.name for fault in made.left_out] == ["round-last", "noise"]
+    assert made.plan() == "1 gate, 3 faults: at most 11 measurements, about 11 s; no time for round-last, noise"
+
+
+def test_no_time_for_a_single_fault_is_an_error_that_says_how_long_the_quickest_takes() -> None:
+    with pytest.raises(ConfigError, match="no time for a single fault: the quickest takes about 3 s"):
+        drill("round-first temperature", 2).prepare()
+
+
+def test_without_a_time_limit_nothing_is_left_out() -> None:
+    made = drill("round-first round-last", math.inf)
+    made.prepare()
+    assert made.left_out == []
