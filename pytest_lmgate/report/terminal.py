@@ -151,15 +151,18 @@ def _outgrown(verdicts: Sequence[Verdict]) -> list[str]:
     if not gates:
         return []
     return [
-        f"baseline outgrown: {counted(len(gates), 'gate')} better by more than the tolerance ({', '.join(gates[:3])}"
-        f"{', ...' * (len(gates) > 3)}), so a loss of as much would pass; to accept today's values: --lmgate-update"
+        f"baseline outgrown: {counted(len(gates), 'gate')} better by more than the tolerance ({_first(gates)}), "
+        f"so a loss of as much would pass; to accept today's values: --lmgate-update"
     ]
+
+
+def _first(gates: Sequence[str]) -> str:
+    return f"{', '.join(gates[:3])}{', ...' * (len(gates) > 3)}"
 
 
 def _within_runs(verdicts: Sequence[Verdict]) -> list[str]:
     gates = [verdict.label for verdict in verdicts if verdict.comparison and verdict.comparison.is_within_runs]
-    names = f"{', '.join(gates[:3])}{', ...' * (len(gates) > 3)}"
-    return [f"runs: {names}: changed by no more than an unchanged model does from run to run"] if gates else []
+    return [f"runs: {_first(gates)}: changed by no more than an unchanged model does from run to run"] if gates else []
 
 
 def measured_line(call: FixtureCall) -> str:

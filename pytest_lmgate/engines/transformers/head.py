@@ -247,16 +247,14 @@ def launch_nll(
         for rows, wanted in zip(hidden.split(tile.rows), targets.split(tile.rows), strict=True)
     ]
     launched = torch.cat(parts) if parts else torch.zeros(0)
-    del buffer  # a batch that is waited for later would hold it
 
     def wait() -> Tensor:
         nll = launched.cpu().double()
         again = (~nll.isfinite()).nonzero()[:, 0]
         for some in again.split(tile.rows) if len(again) else ():
             rows = hidden[some.to(hidden.device)]
-            nll[some] = (
-                _safe_block(rows, targets[some], head, Logits(rows, head).buffer(tile), tile.tokens).cpu().double()
-            )
+            buffer = Logits(rows, head).buffer(tile)  # not the first one, which batches that wait would hold
+            nll[some] = _safe_block(rows, targets[some], head, buffer, tile.tokens).cpu().double()
         return nll
 
     return wait

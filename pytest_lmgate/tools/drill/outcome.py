@@ -10,7 +10,7 @@ from pytest_lmgate.judge.result import Verdict
 from pytest_lmgate.judge.verdict import smallest_seen
 from pytest_lmgate.report.page import rendered
 from pytest_lmgate.report.text import counted, table
-from pytest_lmgate.stats.cover import redundant, smallest_cover
+from pytest_lmgate.tools.drill.cover import redundant, smallest_cover
 from pytest_lmgate.tools.drill.plan import Finding, Guard
 from pytest_lmgate.tools.drill.planting import Fault
 
