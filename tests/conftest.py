@@ -2,12 +2,18 @@
 
 import contextlib
 import gc
+import os
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
+from pytest_lmgate.plugin.options import CI_VARIABLES
 from tests import torch_guard
+
+# What this test session's own environment says is nothing to the sessions that tests start.
+for variable in (*CI_VARIABLES, "LMGATE_CACHE", "LMGATE_OFFLINE", "PYTEST_ADDOPTS"):
+    os.environ.pop(variable, None)
 
 with contextlib.suppress(ImportError):  # `make test-bare` is without
     from hypothesis import settings

@@ -12,16 +12,8 @@ import yaml  # noqa: F401
 
 import pytest_lmgate.judge.result
 import pytest_lmgate.settings.file  # noqa: F401
-from pytest_lmgate.plugin.options import CI_VARIABLES
 
 Configured = Callable[..., pytest.Config]
-
-
-@pytest.fixture(autouse=True)
-def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out what this test session's own environment says."""
-    for name in (*CI_VARIABLES, "LMGATE_CACHE", "LMGATE_OFFLINE", "PYTEST_ADDOPTS"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
