@@ -87,9 +87,7 @@ def find(name: str, include_path: Path | None = None) -> Found:
 
         manager = _manager(name, include_path)
         if name not in manager.task_index:
-            shown = (
-                _unreadable(name, include_path) or f"{nearest(name, manager.all_tasks)}; `lm-eval ls tasks` lists them"
-            )
+            shown = f"{nearest(name, manager.all_tasks)}; `lm-eval ls tasks` lists them"
             raise ConfigError(f"lm-evaluation-harness {installed()} has no task {name!r}{shown}")
         seed()
         try:
@@ -125,18 +123,22 @@ def _manager(name: str, include_path: Path | None) -> Any:
         entry = manager.task_index.get(name)
         if entry is not None and set(_members(entry.cfg or {})) <= manager.task_index.keys():
             return manager
+        if entry is None:
+            _require_readable(name, include_path)
     return TaskManager(include_path=None if include_path is None else str(include_path))
 
 
-def _unreadable(name: str, folder: Path | None) -> str:
-    """Say why a file that has the name is none of the harness's tasks, as one whose ``include:`` is not there."""
-    for path in [] if folder is None else sorted(folder.rglob("*.yaml")):
+def _require_readable(name: str, folder: Path) -> None:
+    """Refuse a file of the task that the harness passes over, as one whose ``include:`` is not there."""
+    names_it = re.compile(
+        rb"^(?:task|group):\s*[\"']?" + re.escape(name.encode()) + rb"[\"']?\s*(?:#.*)?$", re.MULTILINE
+    )
+    for path in sorted(folder.rglob("*.yaml")):
         try:
-            if name.encode() in path.read_bytes():
+            if names_it.search(path.read_bytes()):
                 load_yaml(path, with_functions=False)
         except Exception as error:
-            return f": {path} cannot be read: {' '.join(str(error).split())}"
-    return ""
+            raise ConfigError(f"task {name!r}: {path} cannot be read: {' '.join(str(error).split())}") from error
 
 
 def _members(config: Mapping[str, Any]) -> Iterator[str]:

@@ -12,7 +12,7 @@ import pytest
 from tests.engines.contract.bench import MOST, Bench
 from tests.engines.contract.engines import BY_NAME
 from tests.engines.projects import Project, ppl, trained_tokenizer, warm
-from tests.engines.server.kills import WAYS, command_of, killed, started, write_project
+from tests.engines.server.kills import FORKS, WAYS, command_of, end_fork, killed, started, write_project
 from tests.models.tiny import made_once
 
 BIGRAMS = Path(__file__).with_name("bigrams.py")
@@ -223,16 +223,10 @@ def test_nothing_is_left_of_a_session_with_a_part_that_is_killed(project: Projec
 
 
 def test_a_fork_of_the_session_does_not_keep_the_program(project: Project) -> None:
-    (project.folder / "conftest.py").write_text(
-        "import os, time\n"
-        "def pytest_sessionfinish():\n"
-        "    if os.fork() == 0:\n"
-        "        os.closerange(0, 3)\n"
-        "        time.sleep(20)\n"
-        "        os._exit(0)\n"
-    )
-    project.run([ppl("mine", SHORT)], {"mine": entry_of()})
+    (project.folder / "conftest.py").write_text(FORKS)
+    project.run([ppl("mine", SHORT)], {"mine": entry_of()}, PYTEST_ADDOPTS="-s")
     assert len(starts(project)) == 1
+    end_fork(project.folder)
 
 
 def test_a_sampled_divergence_is_nothing_and_more_of_damaged_weights(

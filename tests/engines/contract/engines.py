@@ -6,7 +6,6 @@ import contextlib
 import copy
 import functools
 import json
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -186,7 +185,9 @@ def _command(program: str, write: Write, *, ahead: bool = False) -> Write:
     """Return how to run a program of docs/howto/command_engine.md on a model that another engine reads."""
 
     def made(stack: contextlib.ExitStack, folder: Path, model: Any, tokenizer: Any) -> Entry:
+        from tests.end_to_end.projects import environment
         from tests.engines.command.programs import write_program
+        from tests.warm import warm_python
 
         path = write(stack, folder, model, tokenizer)["path"]
         own = folder.with_name(f"{folder.name}-program")
@@ -194,7 +195,7 @@ def _command(program: str, write: Write, *, ahead: bool = False) -> Write:
         file = write_program(own, program, looks_ahead=ahead)
         tokenizer.save_pretrained(own / "tokenizer")
         return {
-            "command": f"{sys.executable} {file} {path}", "content": [path, str(file)],
+            "command": f"{warm_python(environment())} {file} {path}", "content": [path, str(file)],
             "tokenizer": str(own / "tokenizer"), "load": {"context": CONTEXT},
         }  # fmt: skip
 

@@ -27,7 +27,7 @@ from tests.engines.numbers import texts_of
 from tests.engines.projects import Project, ppl, text_of
 from tests.engines.server.conftest import damage, entry_of
 from tests.engines.server.faulty import NAME, ROOM
-from tests.engines.server.kills import FAKE, WAYS, command_of, killed, started, write_project
+from tests.engines.server.kills import FAKE, FORKS, WAYS, command_of, end_fork, killed, started, write_project
 from tests.engines.server.test_gates import SAVE_AT_ONCE
 
 FAST = {"context": ROOM, "retries": 0, "timeout": 2}
@@ -358,20 +358,13 @@ def test_nothing_is_left_of_a_session_of_which_a_part_is_killed(project: Project
 
 
 def test_a_fork_of_the_session_does_not_keep_the_server(project: Project) -> None:
-    (project.folder / "conftest.py").write_text(
-        "import os, time\n"
-        "def pytest_sessionfinish():\n"
-        "    if os.fork() == 0:\n"
-        "        os.closerange(0, 3)\n"
-        "        time.sleep(20)\n"
-        "        os._exit(0)\n"
-        "    os.kill(os.getpid(), 9)\n"
-    )
-    project.run([ppl("served", SHORT)], {"served": fake()})
+    (project.folder / "conftest.py").write_text(f"{FORKS}    os.kill(os.getpid(), 9)\n")
+    project.run([ppl("served", SHORT)], {"served": fake()}, PYTEST_ADDOPTS="-s")
     end = time.monotonic() + 10
     while time.monotonic() < end and any(command_of(each) for each in started(project.folder)[0]):
         time.sleep(0.05)
     assert len(starts(project)) == 1
+    end_fork(project.folder)
 
 
 @pytest.mark.parametrize("server", ["llama-cpp-python", "llama-server"])

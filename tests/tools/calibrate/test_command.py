@@ -4,8 +4,6 @@ import dataclasses
 import itertools
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from pytest_lmgate.stats.paired import compare
 from pytest_lmgate.stats.sample import ByRow, Sample, Scale
 from pytest_lmgate.tools.calibrate.command import Calibrated, _report, _write, calibrated, edited, find_gate
 from pytest_lmgate.windows.tokens import PromptIds
+from tests.end_to_end.projects import Project
 from tests.engines.fair_die import Dice, Die
 
 ROWS = 300
@@ -401,28 +400,28 @@ def test_the_variation_between_runs_is_kept_in_the_baseline_of_the_same_model(
     example = Path(__file__).parents[3] / "example_project"
     (tmp_path / "lmgate.yaml").write_text(
         f"models: {{writer: {{path: {example}/models/writer}}, broken: {{path: {example}/models/broken-writer}}}}\n"
-        f"datasets:\n  records: {{path: {example}/data/records.jsonl, limit: 12, references: bulletins,\n"
+        f"datasets:\n  records: {{path: {example}/data/records.jsonl, limit: 6, references: bulletins,\n"
         '    prompt: "{place}, {season}.\\n{weather}\\n\\n"}\n'
         "gates:\n  - no_regression: {metric: chrf, model: writer, dataset: records, tolerance: 20%, temperature: 1,\n"
-        "      max_new_tokens: 24, seed: 7}\n"
+        "      max_new_tokens: 8, seed: 7}\n"
     )
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     monkeypatch.chdir(tmp_path)
     baseline, (gate,) = tmp_path / "lmgate-baseline.json", gates_of(tmp_path)
     run = CliRunner()
     assert "has no entry of this model" in run.invoke(app, ["calibrate", gate, "--runs=2", "--write"]).output
-    update = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--lmgate-update"]
-    subprocess.run(update, check=True, capture_output=True)
+    project = Project(tmp_path)
+    project.run("--lmgate-update").expect(0)
     done = run.invoke(app, ["calibrate", gate, "--runs=3", "--write"])
     assert "written into lmgate-baseline.json: between runs the unchanged model varies by" in done.output
     (entry,) = json.loads(baseline.read_text())["gates"].values()
     assert entry["provenance"]["varies_by"] > 0
     kept = baseline.read_text()
-    subprocess.run(update, check=True, capture_output=True)
+    project.run("--lmgate-update").expect(0)
     assert baseline.read_text() == kept
     text = (tmp_path / "lmgate.yaml").read_text()
     (tmp_path / "lmgate.yaml").write_text(text.replace("models/writer}", "models/broken-writer}"))
     assert "has no entry of this model" in run.invoke(app, ["calibrate", gate, "--runs=2", "--write"]).output
-    subprocess.run(update, check=True, capture_output=True)
+    project.run("--lmgate-update").expect(0)
     (entry,) = json.loads(baseline.read_text())["gates"].values()
     assert "varies_by" not in entry["provenance"]
