@@ -21,7 +21,8 @@ INSTALLED := $(VENV)/.installed
 #   oldest  has the oldest versions that pyproject.toml allows, newest the newest that install, bare nothing optional. The
 #           first two run what rests on the versions of libraries, msgspec, YAML, jinja2, datasets, filelock, fsspec, typer,
 #           pytest and xdist, and leave gates, metrics, windows and wording to `make test`; bare runs what needs no tool.
-#   tracking  runs one page with trackio and MLflow, which want older versions of pillow and pyarrow than constraints.txt.
+#   tracking  runs one page with trackio, MLflow, Allure and pytest-html, for which pillow and pyarrow are older than in
+#           constraints.txt.
 #   light   has no torch, transformers and datasets: what docs/howto/without_torch.md says of it.
 TWO := -n 2 --dist worksteal
 OLD_WARNS := -W ignore::DeprecationWarning
@@ -31,6 +32,7 @@ VERSIONED := $(addprefix tests/,identity plugin settings data/test_corpus.py win
 	$(addprefix cache/test_,fingerprint.py locks.py remote.py store.py versions.py) report/test_page.py report/test_result.py \
 	$(addprefix end_to_end/test_,gates.py yaml_gates.py texts.py))
 BARE := $(addprefix tests/end_to_end/test_,bad_input.py faults.py fixtures.py measure_command.py)
+ALLURE := allure-pytest pytest-html
 LLAMA := llama-cpp-python[server] xllamacpp==2026.10.11549
 TESTERS := pytest-xdist html5lib hypothesis jsonschema scipy markdown-it-py nltk rouge-score==0.1.2 prometheus-client peft
 
@@ -49,7 +51,7 @@ $(call leg,vllm,   vllm,       ,        ,                               -n 2 --d
 $(call leg,oldest, oldest,     ,        $(TESTERS),                     $(TWO) $(OLD_WARNS),   $(VERSIONED) tests/end_to_end/test_no_regression.py)
 $(call leg,newest, newest,     ,        $(TESTERS) liger-kernel triton, $(TWO),                $(VERSIONED))
 $(call leg,bare,   bare,       ,        ,                               ,                      $(BARE))
-$(call leg,tracking, tracking, ,        trackio mlflow,                 -k tracking,           tests/docs/test_pages.py)
+$(call leg,tracking, tracking, ,        trackio mlflow $(ALLURE),       -k tracking,           tests/docs/test_pages.py)
 $(call leg,light,  light,      ,        llama-cpp-python gguf,          ,                      tests/end_to_end/test_without_torch.py)
 
 ENVIRONMENTS := $(sort $(foreach leg,$(LEGS),$(ENV_$(leg))))

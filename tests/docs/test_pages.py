@@ -25,7 +25,7 @@ RUN = [name for name, found in PAGES.items() if any(isinstance(step, Command) fo
 REAL, REAL_MODEL = "docs/howto/real_model.md", os.environ.get("LMGATE_REAL_MODEL", "")
 
 # The page whose libraries are not installed beside the others, which `make test-tracking` has.
-TRACKING, TRACKERS = "docs/howto/tracking.md", ("trackio", "mlflow")
+TRACKING, TRACKERS = "docs/howto/tracking.md", ("trackio", "mlflow", "allure", "pytest_html")
 
 
 @pytest.mark.parametrize("page", RUN)
@@ -33,7 +33,7 @@ def test_the_commands_of_a_page_print_what_it_says(page: str, tmp_path: Path) ->
     if page == REAL and not REAL_MODEL:
         pytest.skip("make test-real runs the commands of this page")
     if page == TRACKING and not all(map(importlib.util.find_spec, TRACKERS)):
-        pytest.skip("make test-tracking runs the commands of this page, with trackio and mlflow")
+        pytest.skip("make test-tracking runs the commands of this page")
     python = warm_python({**environment(), "HF_HUB_OFFLINE": "1"})  # most commands take longer to import than to run
     elsewhere = {"TRACKIO_DIR": str(tmp_path / "trackio"), "DO_NOT_TRACK": "1"}
     folder = Folder(tmp_path, {**environment(), **elsewhere, "REAL_MODEL": str(ROOT / REAL_MODEL)}, python)
