@@ -229,6 +229,7 @@ def _versions() -> Iterator[Finding]:
     )
     yield Finding("libraries", shown, advice, wrong=bool(absent))
     lacking = {engine for engine, (module, _) in _ENGINES.items() if find_spec(module) is None}
+    lacking |= {"transformers"} if {"torch", "transformers"} & {*absent} else set()
     yield Finding("engines", ", ".join(f"{engine} {'no' if engine in lacking else 'yes'}" for engine in BACKENDS))
 
 

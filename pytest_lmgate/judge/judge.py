@@ -241,7 +241,7 @@ class Judge:
         self, blank: Verdict, gate: NoRegression, score: Score, samples: Samples, found: Comparison, bound: BoundGate
     ) -> Verdict:
         where = None
-        if found.decision != "pass":
+        if found.decision != "pass" and not found.is_failed_gain:
             where = attribute(self.evaluator, bound, samples, found, self._places)
         return compared_verdict(blank, score, samples, found, strict=self._options.strict, where=where)
 

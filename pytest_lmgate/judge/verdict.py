@@ -185,7 +185,7 @@ def compared_verdict(
         blocking=fails,
         limit=found.reference + worse if score.direction == "lower" else found.reference - worse,
         comparison=found,
-        worst=(_got_worse(score, samples) or worst_rows(score)) if fails else (),
+        worst=(_got_worse(score, samples) or worst_rows(score)) if fails and not found.is_failed_gain else (),
         where=where,
         spread=histogram_of(score, *samples),
     )

@@ -127,6 +127,11 @@ class Comparison(msgspec.Struct, frozen=True):
         change = abs(self.degradation) if self.tolerance.two_sided else self.degradation
         return not change <= self.tolerance.size
 
+    @property
+    def is_failed_gain(self) -> bool:
+        """Whether the candidate is better by more than ``within`` allows, so that nothing got worse anywhere."""
+        return self.decision == "fail" and self.degradation < 0
+
 
 class TestScale(NamedTuple):
     """A degradation on the scale where it is tested: in nats for a relative change of perplexity, else as shown."""

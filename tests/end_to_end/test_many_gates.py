@@ -186,7 +186,9 @@ def test_a_gain_beyond_within_fails_as_a_loss_does(
     noisy: Project, model: str, against: str, size: str, code: int, says: tuple[str, ...]
 ) -> None:
     with_gates(noisy, WITHIN.format(model=model, against=against, size=size))
-    noisy.run("--lmgate-report", "html:page.html", "--lmgate-report", "json:report.json").expect(code).says(*says)
+    done = noisy.run("--lmgate-report", "html:page.html", "--lmgate-report", "json:report.json")
+    done.expect(code).says(*says)
+    assert ("parts of the text that cost most" in done.out) == (model == "sure")
     comparison = noisy.report()["gates"][0]["comparison"]
     assert comparison["tolerance"]["two_sided"] == size.startswith("within")
     page = (noisy.folder / "page.html").read_text(encoding="utf-8")

@@ -76,7 +76,9 @@ def test_what_needs_torch_names_the_command_that_installs_it(project: Path) -> N
     init = ("init", "--yes", f"--model={ROOT}/example_project/models/int8")
     text = f"--dataset={ROOT}/example_project/data/bulletins.jsonl"
     assert "pip install torch transformers" in run(project / "start", *LMGATE, *init, text, code=3)
-    assert "Install torch, transformers, tokenizers, datasets with pip." in run(project, *LMGATE, "doctor", code=1)
+    doctor = run(project, *LMGATE, "doctor", code=1)
+    assert "Install torch, transformers, tokenizers, datasets with pip." in doctor
+    assert "transformers no" in doctor
 
 
 def test_a_gate_of_a_gguf_file_is_measured(tmp_path: Path) -> None:
