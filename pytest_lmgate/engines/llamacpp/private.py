@@ -29,13 +29,15 @@ class _Traits(ctypes.Structure):
 
 def dequantized(stored: NDArray[np.uint8], kind: int, count: int) -> NDArray[np.float32]:
     """Return so many numbers that are stored as a ggml_type."""
+    numbers = np.empty(count, np.float32)
     if kind == 0:
-        return stored[: 4 * count].view(np.float32)
+        numbers[:] = stored[: 4 * count].view(np.float32)
+        return numbers
     from llama_cpp._ggml import libggml
 
     find = libggml.ggml_get_type_traits
     find.restype, find.argtypes = ctypes.POINTER(_Traits), [ctypes.c_int]
-    traits, numbers = find(kind).contents, np.empty(count, np.float32)
+    traits = find(kind).contents
     if not traits.to_float or count % traits.block or stored.nbytes < count // traits.block * traits.size:
         raise ValueError(f"expected {count:,} numbers of a type that ggml can read, got {traits.name!r}")
     traits.to_float(np.ascontiguousarray(stored).ctypes.data, numbers.ctypes.data, count)
