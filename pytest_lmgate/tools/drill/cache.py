@@ -88,7 +88,8 @@ def _spoil(broken: Broken, damage: Callable[[Tensor, int, Sequence[int], int, st
     def spoil(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         cache, mask = named.get("past_key_values"), named.get("attention_mask")
         read = next(each for each in (*given, *named.values()) if isinstance(each, Tensor))
-        if cache is None or read.shape[1] != 1 or not (length := cache.get_seq_length()):
+        # Likelihoods may be read behind a beginning that requests share, which is no cache of the model's own.
+        if not broken.writes or cache is None or read.shape[1] != 1 or not (length := cache.get_seq_length()):
             return
         new, cache.damaged = length - getattr(cache, "damaged", 0), length
         pads = [0] * len(read)

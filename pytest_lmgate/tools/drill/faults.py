@@ -273,8 +273,8 @@ def _as_llama(messages: Sequence[Mapping[str, str]], **_: Any) -> str:
     return "".join(turns.get(message["role"], "[INST] {} [/INST]").format(message["content"]) for message in messages)
 
 
-def _split_at_spaces(broken: Broken, _: float) -> None:
-    _modules(broken).split_at_spaces()
+def _split_finely(broken: Broken, _: float) -> None:
+    _modules(broken).split_finely()
 
 
 def _shift_answers(rows: DatasetRows, level: float) -> DatasetRows:
@@ -379,7 +379,7 @@ _BY_KIND: dict[Kind, list[_Row]] = {
         ("temperature", "texts are sampled with a temperature", (0.3, 0.6, 1, 1.5), "{:g}", _sample),
         ("penalty", "repetitions are penalized", (1.02, 1.05, 1.1, 1.3, 2), "{:g}", _penalize),
         ("template", "chats have the template of another model", *_ONCE, _write_chats_as_llama),
-        ("words", "a tokenizer cuts texts into words at spaces alone", *_ONCE, _split_at_spaces),
+        ("words", "digits and signs are words of their own to the tokenizer", *_ONCE, _split_finely),
     ],
     "data": [
         ("answers", "answers are those of the row before", (1 / 32, *_SHARES), "{:.0%} of the rows", None),

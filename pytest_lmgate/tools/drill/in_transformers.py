@@ -118,23 +118,24 @@ class InTransformers(Broken):
         if "ignore_eos" in fields:
             if config is None or (config.eos_token_id, self.loaded.tokenizer.eos_token_id) == (None, None):
                 raise NotPlanted("no token ends its texts")
-            config.eos_token_id = None
-            self.loaded = replace(self.loaded, tokenizer=_Endless(self.loaded.tokenizer))
+            tokenizer = copy.deepcopy(self.loaded.tokenizer)
+            config.eos_token_id = tokenizer.eos_token = None
+            self.loaded = replace(self.loaded, tokenizer=tokenizer)
         if (penalty := fields.get("repetition_penalty")) is not None:
             if not callable(getattr(self.model, "generate", None)):
                 raise NotPlanted("it writes no texts")
             self.model.generate = partial(_penalized, self.model.generate, penalty)
         super().decode(**fields)
 
-    def split_at_spaces(self) -> None:
+    def split_finely(self) -> None:
         """Replace the regular expression by which a byte-level tokenizer cuts texts into words."""
         tokenizer = copy.deepcopy(self.loaded.tokenizer)
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None or "ByteLevel" not in str(backend.pre_tokenizer):
             raise NotPlanted("its tokenizer is not a byte-level one of the library tokenizers")
         split, to_bytes = tokenizers.pre_tokenizers.Split, tokenizers.pre_tokenizers.ByteLevel
-        spaces = split(tokenizers.Regex(r" ?\S+|\s+"), "isolated")
-        backend.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([spaces, to_bytes(False, use_regex=False)])
+        words = split(tokenizers.Regex(r" ?[^\W\d_]+|\d| ?[^\s\w]|_|\s+"), "isolated")
+        backend.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([words, to_bytes(False, use_regex=False)])
         self.loaded, self.tokenizer = replace(self.loaded, tokenizer=tokenizer), tokenizer_facts(tokenizer)
 
     def open(self) -> TransformersRunner:
@@ -142,21 +143,6 @@ class InTransformers(Broken):
         runner.is_tried = True  # the model was
         self.speaking(runner)
         return runner
-
-
-class _Endless:
-    """A tokenizer without an end token."""
-
-    eos_token_id = None
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tokenizer, name)
-
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        return self._tokenizer(*given, **named)
 
 
 def _penalized(generate: Any, penalty: float, **options: Any) -> Any:

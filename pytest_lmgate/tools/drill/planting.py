@@ -53,6 +53,7 @@ class Broken(abc.ABC):
             ``ignore_eos``.
         cut: Tokens that prompts lose at their beginning.
         prompts: All prompts that texts are written for, the longest first.
+        writes: Whether texts are written just now.
         first: The number of the first block that differs; the hidden states in front of it are equal.
     """
 
@@ -60,6 +61,7 @@ class Broken(abc.ABC):
     decoding: dict[str, Any] = field(default_factory=dict)
     cut: int = 0
     prompts: Sequence[PromptIds] = ()
+    writes: bool = False
     first: int = 0
     out_of_reach: ClassVar[str] = ""  # why its modules are
 
@@ -141,7 +143,11 @@ class Broken(abc.ABC):
         if (level := self.decoding.get("temperature")) is not None:
             seed = SEED if settings.seed is None else settings.seed
             settings = structs.replace(settings, temperature=level, num_beams=1, seed=seed)
-        return write(prompts, settings)
+        self.writes = True
+        try:
+            return write(prompts, settings)
+        finally:
+            self.writes = False
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,9 @@ breaks it by hand and sums the losses of whole texts.
 import copy
 import dataclasses
 import functools
+import json
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,10 +17,13 @@ import torch
 
 from pytest_lmgate.engines.tokenizers import tokenizer_facts
 from pytest_lmgate.engines.transformers.blocks import BlockModel, block_list
-from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.errors import ConfigError, DataError
+from pytest_lmgate.measure.rows import DatasetRows
+from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.tools.drill.faults import chosen_faults, known_faults
 from pytest_lmgate.tools.drill.in_transformers import InTransformers
 from pytest_lmgate.tools.drill.planting import Fault, NotPlanted
+from tests.engines.projects import trained_tokenizer
 from tests.models import zoo
 from tests.tools.drill.by_hand import BY_HAND, layers, linear, rounded_sums
 
@@ -161,3 +166,81 @@ def test_faults_are_chosen_by_name_or_kind_and_a_misspelt_one_is_named_with_the_
     assert len(chosen_faults(None)) == len(FAULTS)
     with pytest.raises(ConfigError, match=r"no fault is called 'skp'.*skip"):
         chosen_faults("skp")
+
+
+ROWS = tuple({"q": f"q{at}", "a": f"a{at}", "subject": "xy"[at >= 3]} for at in range(8))
+SHOWN = ({"q": "q", "a": "a", "subject": "z"},)
+
+
+def dataset(**spec: Any) -> DatasetRows:
+    spec = {"path": "rows.jsonl", "prompt": "{q}", **spec}
+    return DatasetRows("rows", DatasetSpec(**spec), ROWS, SHOWN if "examples" in spec else ())
+
+
+def changed(name: str, strength: int, **spec: Any) -> DatasetRows:
+    fault = FAULTS[name]
+    assert fault.rows is not None
+    return fault.rows(dataset(**spec), fault.levels[strength - 1])
+
+
+def test_answers_of_the_last_rows_are_those_of_the_row_before() -> None:
+    rows = changed("answers", 4, references="a").rows  # a quarter of 8
+    assert [row["a"] for row in rows] == ["a0", "a1", "a2", "a3", "a4", "a5", "a7", "a6"]
+    assert [row["q"] for row in rows] == [row["q"] for row in ROWS]
+
+
+@pytest.mark.parametrize("column", ["average_by", "tags", "cluster"])
+def test_a_subject_is_missing(column: str) -> None:
+    assert changed("subject", 1, references="a", **{column: "subject"}).rows == ROWS[3:]
+
+
+def test_examples_are_rows_of_the_test_which_a_measurement_refuses() -> None:
+    rows = changed("examples", 1, references="a", examples="shown.jsonl")
+    assert rows.examples == ROWS[:1]
+    with pytest.raises(DataError, match="expected none of the dataset's own rows"):
+        _ = rows.task
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "reason"),
+    [
+        ("answers", {}, "its dataset has no column of answers"),
+        ("subject", {"references": "a"}, "its dataset has no subjects"),
+        ("examples", {"references": "a"}, "its dataset has no examples"),
+    ],
+)
+def test_a_fault_of_data_says_what_a_dataset_lacks(name: str, spec: dict[str, Any], reason: str) -> None:
+    with pytest.raises(NotPlanted, match=reason):
+        changed(name, 1, **spec)
+
+
+def bytes_to_unicode() -> dict[int, str]:
+    """Return the letters by which GPT-2 writes bytes: those that print stand for themselves."""
+    prints = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = (byte for byte in range(256) if byte not in prints)
+    return {byte: chr(byte) for byte in prints} | {byte: chr(256 + at) for at, byte in enumerate(others)}
+
+
+def merged(word: bytes, ranks: dict[tuple[str, str], int]) -> list[str]:
+    """Return the tokens of a word by the merges of byte-level BPE, the first in the list first."""
+    letters = bytes_to_unicode()
+    parts = [letters[byte] for byte in word]
+    while pairs := [(ranks[pair], at) for at, pair in enumerate(pairwise(parts)) if pair in ranks]:
+        _, at = min(pairs)
+        parts[at : at + 2] = ["".join(parts[at : at + 2])]
+    return parts
+
+
+def test_digits_and_signs_are_words_of_their_own_to_a_tokenizer() -> None:
+    tokenizer = trained_tokenizer()
+    state = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    ranks = {tuple(pair): rank for rank, pair in enumerate(state["merges"])}
+    made = InTransformers(block_list(zoo.loaded(zoo.build("llama"), tokenizer), "model"), tokenizer_facts(tokenizer))
+    text = "It's  (said) 1984, don't end.\n\nnew: été"
+    facts = FAULTS["words"].planted(made, 1).tokenizer
+    words = ["It", "'", "s", "  ", "(", "said", ")", " ", *"1984,", " don", "'", "t", " end", ".", "\n\n", "new", ":"]
+    words.append(" été")
+    ids = [state["vocab"][token] for word in words for token in merged(word.encode(), ranks)]
+    assert list(facts.encode(text, False)) == ids
+    assert list(facts.encode(text, False)) != list(tokenizer_facts(tokenizer).encode(text, False))
+    assert list(facts.encode(text, True)) == [1, *ids]
