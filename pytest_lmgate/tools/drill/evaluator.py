@@ -45,7 +45,7 @@ def breakable(model: Model, runner: Runner) -> Broken:
         from pytest_lmgate.tools.drill.in_server import InServer
 
         return InServer(runner)  # type: ignore[arg-type]
-    raise NotPlanted("faults are planted in causal models of transformers, GGUF files and servers")
+    raise NotPlanted("its engine is not transformers, llama.cpp or server")
 
 
 @dataclass

@@ -249,16 +249,12 @@ def _cut_prompts(broken: Broken, level: float) -> None:
     broken.cut = int(level)
 
 
-def _lose_end(broken: Broken, _: float) -> None:
-    broken.decode(ignore_eos=True)
-
-
 def _sample(broken: Broken, level: float) -> None:
     broken.decode(temperature=level)
 
 
 def _penalize(broken: Broken, level: float) -> None:
-    broken.decode(repetition_penalty=level)
+    broken.decode(repetition_penalty=level, repeat_penalty=level)  # by vLLM's name, and by llama.cpp's
 
 
 def _write_chats_as_llama(broken: Broken, _: float) -> None:
@@ -271,10 +267,6 @@ def _write_chats_as_llama(broken: Broken, _: float) -> None:
 def _as_llama(messages: Sequence[Mapping[str, str]], **_: Any) -> str:
     turns = {"assistant": "{}", "system": "<<SYS>>\n{}\n<</SYS>>\n\n"}
     return "".join(turns.get(message["role"], "[INST] {} [/INST]").format(message["content"]) for message in messages)
-
-
-def _split_finely(broken: Broken, _: float) -> None:
-    _modules(broken).split_finely()
 
 
 def _shift_answers(rows: DatasetRows, level: float) -> DatasetRows:
@@ -375,11 +367,11 @@ _BY_KIND: dict[Kind, list[_Row]] = {
         ("bos-missing", "texts begin without their first special token", *_ONCE, partial(_begin, doubled=False)),
         ("bos-doubled", "texts begin with their first special token twice", *_ONCE, partial(_begin, doubled=True)),
         ("prompt-cut", "prompts lose their beginning", _TOKENS, _IN_TOKENS, _cut_prompts),
-        ("end-token", "the end token does not end a text", *_ONCE, _lose_end),
+        ("end-token", "the end token does not end a text", *_ONCE, lambda broken, _: broken.decode(ignore_eos=True)),
         ("temperature", "texts are sampled with a temperature", (0.3, 0.6, 1, 1.5), "{:g}", _sample),
         ("penalty", "repetitions are penalized", (1.02, 1.05, 1.1, 1.3, 2), "{:g}", _penalize),
         ("template", "chats have the template of another model", *_ONCE, _write_chats_as_llama),
-        ("words", "digits and signs are words of their own to the tokenizer", *_ONCE, _split_finely),
+        ("words", "digits and signs are words of their own", *_ONCE, lambda broken, _: _modules(broken).split_finely()),
     ],
     "data": [
         ("answers", "answers are those of the row before", (1 / 32, *_SHARES), "{:.0%} of the rows", None),

@@ -45,6 +45,10 @@ class InServer(Broken):
         self._template = template
 
     def decode(self, **fields: Any) -> None:
+        if fields.pop("ignore_eos", False):
+            if self.tokenizer.eos is None:
+                raise NotPlanted("no token ends its texts")
+            fields["logit_bias"] = {str(self.tokenizer.eos): -100}  # few servers know ignore_eos
         with self._runner.measuring():
             if refusal := self._runner.refusal(**fields):
                 raise NotPlanted(f"its server takes no {', '.join(fields)}: {refusal}")
@@ -55,8 +59,6 @@ class InServer(Broken):
         body = {**body, **self.decoding}
         if self.decoding:
             body.setdefault("seed", SEED)
-        if body.get("ignore_eos"):
-            body.pop("stop", None)
         if self._begun is not None and isinstance(body.get("prompt"), str):
             body["prompt"] = list(self.tokenizer.encode(body["prompt"], True))
         if isinstance(ids := body.get("prompt"), list):
@@ -88,7 +90,7 @@ class InServer(Broken):
 
     def open(self) -> Runner:
         runner, handler = self._runner, type("Handler", (_Handler,), {"broken": self, "server_of": self._runner})
-        proxy = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        proxy = _Proxy(("127.0.0.1", 0), handler)
         threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True).start()
         if not runner.settings.chat:
             with runner.measuring():
@@ -109,6 +111,11 @@ class InServer(Broken):
         made.measuring, made.close = measuring, closed  # type: ignore[method-assign]
         made.tokenizer = self.tokenizer
         return made
+
+
+class _Proxy(ThreadingHTTPServer):
+    def handle_error(self, *_: Any) -> None:
+        """Print nothing of a client that gave up."""
 
 
 class _Handler(BaseHTTPRequestHandler):

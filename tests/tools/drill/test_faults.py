@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_lmgate.engines.base import Model, Runner
 from pytest_lmgate.engines.tokenizers import tokenizer_facts
 from pytest_lmgate.engines.transformers.blocks import BlockModel, block_list
 from pytest_lmgate.errors import ConfigError, DataError
 from pytest_lmgate.measure.rows import DatasetRows
 from pytest_lmgate.settings.entries import DatasetSpec
+from pytest_lmgate.tools.drill.evaluator import breakable
 from pytest_lmgate.tools.drill.faults import chosen_faults, known_faults
 from pytest_lmgate.tools.drill.in_transformers import InTransformers
 from pytest_lmgate.tools.drill.planting import Fault, NotPlanted
@@ -139,6 +141,11 @@ def test_every_fault_in_a_model_is_broken_by_hand_or_has_a_test_of_its_own() -> 
 def test_a_fault_says_what_a_model_lacks(name: str, reason: str) -> None:
     with pytest.raises(NotPlanted, match=reason):
         planted(FAULTS[name], zoo.build("llama"), 1)
+
+
+def test_a_model_of_another_engine_is_not_tried() -> None:
+    with pytest.raises(NotPlanted, match=r"its engine is not transformers, llama\.cpp or server"):
+        breakable(Model("die", Runner), Runner())
 
 
 def test_weights_that_are_stored_in_a_quantized_form_are_not_rounded() -> None:
