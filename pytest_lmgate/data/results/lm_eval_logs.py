@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from pytest_lmgate.data.results import rows
-from pytest_lmgate.data.results.rows import Columns, Facts, Line, ResultRow, ResultRun, Series, Told
+from pytest_lmgate.data.results.rows import Columns, Facts, Group, Line, ResultRow, ResultRun, Series, Told
 from pytest_lmgate.errors import DataError
 
 _DATE = r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?"
@@ -64,7 +64,8 @@ def read(path: Path, columns: Columns) -> ResultRun | None:
     series = tuple(each for task, file in tasks.items() for each in _series(task, file, results))
     tool = f"lm-eval {results.get('lm_eval_version') or ''}".strip()
     model = str(results.get("model_name") or "")
-    return ResultRun(path=path, tool=tool, model=model, series=series, remarks=remarks)
+    groups = _groups(tasks.keys(), results)
+    return ResultRun(path=path, tool=tool, model=model, series=series, groups=groups, remarks=remarks)
 
 
 def _newest(path: Path, found: Mapping[Path, re.Match[str]]) -> tuple[list[Path], tuple[str, ...]]:
@@ -112,8 +113,7 @@ def _series(task: str, file: Path, results: _Json) -> list[Series]:
     if expected is not None and expected != len(documents):
         raise DataError(f"{file}: expected {expected} documents, as in the results file, got {len(documents)}")
     told = partial(_told, task, results, sorted(map(rows.canonical, generation.values())))
-    group = _group(task, results.get("group_subtasks", {}))
-    return collected.series(task, told, group, complete=hashed is not None)
+    return collected.series(task, told, complete=hashed is not None)
 
 
 def _samples(file: Path) -> Iterator[tuple[Line, Any]]:
@@ -168,10 +168,17 @@ def _told(task: str, results: _Json, generation: Sequence[str], metric: str, fil
     return Told(facts=facts, value=value, higher=results.get("higher_is_better", {}).get(task, {}).get(metric))
 
 
-def _group(task: str, groups: Mapping[str, Sequence[str]]) -> str:
-    """Return the outermost group of a task; empty if it is in none."""
-    name, seen = task, {task}
-    while parent := next((group for group, members in groups.items() if name in members and group not in seen), ""):
-        seen.add(parent)
-        name = parent
-    return "" if name == task else name
+def _groups(tasks: Collection[str], results: _Json) -> dict[str, Group]:
+    """Return the groups whose tasks are all here, with the harness's own averages."""
+    members: Mapping[str, Sequence[str]] = results.get("group_subtasks", {})
+
+    def leaves(name: str, above: tuple[str, ...] = ()) -> list[str]:
+        inside = [] if name in above else members.get(name, ())
+        return [task for each in inside for task in leaves(each, (*above, name))] or [name]
+
+    found = {}
+    for name in members.keys() - tasks:
+        if set(of_group := dict.fromkeys(leaves(name))) <= set(tasks):
+            told = results.get("results", {}).get(name, {})
+            found[name] = Group(tuple(of_group), {label.removesuffix(",none"): value for label, value in told.items()})
+    return found

@@ -57,12 +57,12 @@ def judge(
     reports = [parse_report(each) for each in report]
     if not 0.5 < confidence < 1:
         raise typer.BadParameter(f"--confidence: expected a level above 0.5 and below 1, got {confidence:g}")
-    rules = Rules(Tolerance.parse(_number(tolerance)), confidence, strict, group or "size", better)
+    rules = Rules(Tolerance.parse(_number(tolerance)), confidence, strict, better)
     if old.resolve() == new.resolve():
         raise ConfigError(f"OLD and NEW are both {old}: expected the results of two runs")
     runs = read(old, Columns(row_id, score, cluster)), read(new, Columns(row_id, score, cluster))
     pairs, remarks = pairs_of(*runs, tasks=task, metrics=metric, missing=missing)
-    pairs = grouped(pairs) if group else pairs
+    pairs = grouped(pairs, runs, group, task) if group else pairs
     verdicts = [judged(pair, runs, rules, ("lmgate", *sys.argv[1:])) for pair in pairs]
     remarks += [*runs[0].remarks, *runs[1].remarks]
     if unchecked := dict.fromkeys(name for pair in pairs for name in pair.unchecked):
