@@ -37,9 +37,9 @@ def scores_of(new: Series, old: Series | None = None, *, tool: str) -> list[Scor
     scale = Scale(new.direction, lowest=lowest, highest=1.0 if ends else math.inf, of_rows=True)
     signature, identity = signature_of(new, tool), identity_of_series(new)
     groups = [part.task for part in new.parts for _ in part.rows] if new.weights == "task" else None
+    clusters = cluster_numbers([_cluster(row) for row in new.rows], len(new.rows))  # of a pair the same on both sides
     scores = []
     for series, values in zip(sides, known, strict=True):
-        clusters = cluster_numbers([_cluster(row) for row in series.rows], len(series.rows))
         by_row = ByRow(values[:, None], np.ones(len(values), dtype=np.int64), clusters)
         sample = Sample.of_means(by_row, scale, right_or_wrong=rights, groups=groups)
         noise = sample.noise()

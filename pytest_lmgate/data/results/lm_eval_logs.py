@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,22 @@ _RESULTS = re.compile(rf"results_({_DATE})\.json")
 _Json = Mapping[str, Any]
 
 
+class _Request(msgspec.Struct):
+    arg_1: Any = None  # the choice, or the settings of generation
+
+
+class _Requests(msgspec.Struct):
+    gen_args_0: _Request = msgspec.field(default_factory=_Request)
+
+
 class _Sample(msgspec.Struct):
     """What is read of every row: its texts, most of the file, only if they are shown."""
 
     doc_id: int
-    doc: msgspec.Raw
+    doc: Any
     filter: str
     metrics: list[str]
-    arguments: msgspec.Raw
+    arguments: _Requests
     filtered_resps: list[Any]
     doc_hash: str
     prompt_hash: str
@@ -92,13 +100,13 @@ def _series(task: str, file: Path, results: _Json) -> list[Series]:
         documents.add(sample.doc_id)
         _require_responses(sample, line)
         if isinstance(sample.filtered_resps[0], str):  # a text that was generated
-            settings = rows.from_json(bytes(sample.arguments), line).get("gen_args_0", {}).get("arg_1")
+            settings = sample.arguments.gen_args_0.arg_1
             generation.setdefault(repr(settings), settings)
         row = ResultRow(
             str(sample.doc_id),
             document=sample.doc_hash,
             prompt=f"{sample.prompt_hash}{sample.target_hash}",
-            tags=rows.tags_of(rows.from_json(bytes(sample.doc), line)),
+            tags=rows.tags_of(sample.doc),
             texts=partial(_texts, file, line.offset),
         )
         for metric in sample.metrics:
@@ -118,15 +126,21 @@ def _series(task: str, file: Path, results: _Json) -> list[Series]:
 
 def _samples(file: Path) -> Iterator[tuple[Line, Any]]:
     """Return the rows of a file, each with its metrics as attributes."""
-    decoder, known = msgspec.json.Decoder(_Sample), set[str]()
+    known = frozenset[str]()
+    decoder = _decoder(known)
     for line in rows.lines_of(file):
         sample = rows.from_json(line.text, line, decoder.decode)
         if not known.issuperset(sample.metrics):  # the first row, or one of other metrics
             known |= {name for name in sample.metrics if name.isidentifier() and name not in _Sample.__struct_fields__}
-            fields = [(name, Any, None) for name in sorted(known)]
-            decoder = msgspec.json.Decoder(msgspec.defstruct("_Scored", fields, bases=(_Sample,)))
+            decoder = _decoder(known)
             sample = rows.from_json(line.text, line, decoder.decode)
         yield line, sample
+
+
+@cache
+def _decoder(metrics: frozenset[str]) -> msgspec.json.Decoder[Any]:
+    fields = [(name, Any, None) for name in sorted(metrics)]
+    return msgspec.json.Decoder(msgspec.defstruct("_Scored", fields, bases=(_Sample,)))
 
 
 def _require_responses(sample: _Sample, where: Line) -> None:
