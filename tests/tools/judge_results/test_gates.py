@@ -152,7 +152,7 @@ def test_a_group_of_tasks_is_one_gate_weighed_as_the_harness_does(weights: str, 
     session(project, "--lmgate-update")[0].expect(0)
     shutil.rmtree(tmp_path / "out")
     new.rename(tmp_path / "out")
-    outcome, gates = session(project)
+    _, gates = session(project)
     by_model, by_baseline, by_limit = gates.values()
     require_same(by_model, theirs)
     assert theirs["comparison"]["notes"] == by_model["comparison"]["notes"]
