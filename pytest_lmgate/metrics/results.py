@@ -13,7 +13,7 @@ import numpy as np
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.data.results.rows import ResultRow, Series, digest
 from pytest_lmgate.data.tags import Tags
-from pytest_lmgate.errors import MetricInputError
+from pytest_lmgate.errors import ComparisonError, MetricInputError
 from pytest_lmgate.metrics.score import Score, ScoredRow
 from pytest_lmgate.settings.gate_options import Signature
 from pytest_lmgate.stats.sample import ByRow, Sample, Scale, cluster_numbers
@@ -35,6 +35,11 @@ def scores_of(new: Series, old: Series | None = None, *, tool: str) -> list[Scor
     rights, lowest = bool(((known == 0) | (known == 1)).all()), 0.0 if known.min() >= 0 else -math.inf
     ends = rights or (new.direction == "higher" and lowest == 0 and known.max() <= 1)
     scale = Scale(new.direction, lowest=lowest, highest=1.0 if ends else math.inf, of_rows=True)
+    if lowest == 0 and new.direction == "higher" and known[-1].max() <= 1 < known[0].max():
+        raise ComparisonError(
+            f"the reference's scores are from 0 to 1, the candidate's up to {known[0].max():g}: was one of the two "
+            "written as percent, or by another metric of this name?"
+        )
     signature, identity = signature_of(new, tool), identity_of_series(new)
     groups = [part.task for part in new.parts for _ in part.rows] if new.weights == "task" else None
     clusters = cluster_numbers([_cluster(row) for row in new.rows], len(new.rows))  # of a pair the same on both sides

@@ -6,6 +6,7 @@ were made, the harness's own averages and a hash of all rows, by which rows that
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections import defaultdict
@@ -147,17 +148,18 @@ def _require_responses(sample: _Sample, where: Line) -> None:
     if not sample.filtered_resps or None in sample.filtered_resps:
         raise DataError(f"{where}: the model gave no response, so the request failed: run it again")
     for response in sample.filtered_resps:
-        if isinstance(response, list) and response and str(response[0]).lower() == "nan":
-            raise DataError(f"{where}: the model's log-likelihood is NaN")
+        if isinstance(response, list) and response and str(response[0]).lower() in ("nan", "none"):
+            raise DataError(f"{where}: the model's log-likelihood is NaN or missing")
 
 
 def _texts(file: Path, offset: int) -> rows.Texts:
     sample = rows.line_again(file, offset)
     arguments, responses = sample["arguments"], sample["filtered_resps"]
     output = responses[0]
-    if isinstance(output, list):  # of choices, the most likely
-        best = max(range(len(responses)), key=lambda at: float(responses[at][0]))
-        output = arguments.get(f"gen_args_{best}", {}).get("arg_1", "")
+    with contextlib.suppress(IndexError, TypeError, ValueError):  # a text, or several
+        if isinstance(output, list):  # of choices, the most likely
+            best = max(range(len(responses)), key=lambda at: float(responses[at][0]))
+            output = arguments.get(f"gen_args_{best}", {}).get("arg_1", "")
     return str(arguments.get("gen_args_0", {}).get("arg_0", "")), str(sample.get("target", "")), str(output)
 
 

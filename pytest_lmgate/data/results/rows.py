@@ -227,6 +227,13 @@ def read(path: Path, columns: Columns = Columns()) -> ResultRun:
             run = reader(path, columns)
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # The files are another tool's: any value may be there in place of the one that a format has.
+            kind = reader.__module__.rpartition(".")[2].replace("_", " ")
+            raise DataError(
+                f"{path}: something in it is not as {kind} have it ({type(error).__name__}: {error}); was it edited, "
+                "or written by another version of the tool?"
+            ) from error
         if run is not None:
             if not run.series:
                 raise DataError(f"{path}: expected rows with scores, got none")
@@ -355,14 +362,15 @@ def from_json(text: bytes, where: object, decode: Callable[[bytes], Any] = msgsp
         return decode(text)
     except msgspec.ValidationError as error:
         raise DataError(f"{where}: not what this format has there: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, ValueError) as error:
         raise DataError(f"{where}: not JSON: {error}; was the file cut?") from None
     except RecursionError:
         raise DataError(f"{where}: nested too deeply to be read as JSON") from None
 
 
 def json_object(text: bytes, where: object) -> dict[str, Any]:
-    value = from_json(text, where)
+    # A standard error that is NaN, as tools write it, is no reason to refuse a file; a score is.
+    value = from_json(text, where, json.loads if b"NaN" in text else msgspec.json.decode)
     if not isinstance(value, dict):
         raise DataError(f"{where}: expected a JSON object, got {type(value).__name__}")
     return value

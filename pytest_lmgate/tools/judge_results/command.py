@@ -89,15 +89,14 @@ def _number(written: str) -> str | float:
 
 
 def _text(verdicts: Sequence[Verdict], remarks: Sequence[str]) -> str:
-    """Return what the terminal shows: why a metric fails or cannot be judged, the table of all, and remarks."""
+    """Return what the terminal shows: why a metric fails or cannot be judged, notes of the others, tables, remarks."""
     from pytest_lmgate.report.explanation import explain
     from pytest_lmgate.report.terminal import summary_lines
 
     lines = [f"{explain(verdict)}\n" for verdict in verdicts if verdict.fails]
-    lines += [line for _, line in summary_lines(verdicts)]
-    quiet = [verdict for verdict in verdicts if verdict.comparison is not None and not verdict.fails]
-    lines += [f"{verdict.id}: {note}" for verdict in quiet for note in verdict.comparison.notes]  # type: ignore[union-attr]
-    return "\n".join([*lines, *remarks])
+    quiet = [(verdict.id, verdict.comparison) for verdict in verdicts if verdict.comparison and not verdict.fails]
+    lines += [f"{name}: {note}" for name, comparison in quiet for note in comparison.notes]
+    return "\n".join([*lines, *(line for _, line in summary_lines(verdicts)), *remarks])
 
 
 def _results(verdicts: Sequence[Verdict], remarks: Sequence[str]) -> Results:

@@ -35,7 +35,7 @@ def judged(pair: Pair, runs: tuple[ResultRun, ResultRun], rules: Rules, command:
     """Return the verdict of a pair; `runs` are the old and the new one, `command` what judges them again."""
     old, new = (run.model or run.path.name for run in runs)
     facts: dict[str, Any] = {
-        "metric": pair.new.metric,
+        "metric": pair.new.label,
         "model": new,
         "dataset": pair.task,
         "limit": None,
