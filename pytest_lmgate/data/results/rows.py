@@ -31,20 +31,8 @@ MOST_BYTES = 2**31
 """Bytes of a file, or of all that is read of an archive."""
 _MOST_LINE = 2**26
 _LOWER = {"loss", "error", "errors", "perplexity", "ppl", "wer", "cer", "ter", "brier", "distance", "bits", "toxicity"}
-_HIGHER = {
-    "acc",
-    "accuracy",
-    "exact",
-    "match",
-    "em",
-    "f",
-    "rouge",
-    "correct",
-    "pass",
-    "includes",
-    "recall",
-    "precision",
-}
+_HIGHER = {"acc", "accuracy", "exact", "match", "em", "f", "rouge", "correct", "pass", "includes", "recall",
+           "precision"}  # fmt: skip
 _NO_MEANS = ("perplexity", "bits_per_byte")
 Weights = Literal["size", "task"]
 Texts = tuple[str, str, str]
