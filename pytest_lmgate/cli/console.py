@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
 from pytest_lmgate.errors import escape_controls
 from pytest_lmgate.settings.options import OPTIONS
@@ -51,20 +50,19 @@ def note(sentence: str) -> None:
     typer.echo(escape_controls(sentence, line=True), err=True)
 
 
-class _OneLine(yaml.SafeDumper):
-    """Writes a text with line breaks in quotes, on one line."""
-
-    def represent_str(self, data: str) -> yaml.ScalarNode:
-        return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if "\n" in data else None)
-
-
-_OneLine.add_representer(str, _OneLine.represent_str)
-
-
 def flow(value: object) -> str:
-    """Return YAML in one line, with braces and brackets."""
+    """Return YAML in one line, with braces and brackets, and texts with line breaks in quotes."""
+    import yaml  # imported lazily: few commands write YAML
+
+    class OneLine(yaml.SafeDumper):
+        pass
+
+    def represent(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if "\n" in text else None)
+
+    OneLine.add_representer(str, represent)
     text: str = yaml.dump(
-        value, Dumper=_OneLine, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6
+        value, Dumper=OneLine, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6
     )
     return text.strip().removesuffix("\n...")
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import yaml
+
 from pytest_lmgate.cache.store import open_store
 from pytest_lmgate.data.corpus import looks_like_documents
 from pytest_lmgate.data.prompts import Chat
@@ -35,6 +37,13 @@ from pytest_lmgate.windows.tokens import PIN, Chats
 Expect = Callable[[Mapping[str, str], str], None]
 """Takes what a comparison must have in common, and the device; called before a model runs."""
 """Is called with a sample's identity before a model runs, and raises where a comparison needs another."""
+
+
+def _represented(dumper: yaml.representer.SafeRepresenter, score: Score) -> yaml.Node:
+    return dumper.represent_float(float(score))
+
+
+yaml.representer.SafeRepresenter.add_representer(Score, _represented)  # for yaml.safe_dump
 
 
 @dataclass

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from pytest_lmgate.errors import escape_controls
 from pytest_lmgate.settings.gate_options import Signature
 from pytest_lmgate.settings.metrics import METRICS, Direction
@@ -170,13 +168,6 @@ def distinct(a: float, b: float, least: int = 6) -> tuple[str, str]:
 
 def _rebuild(value: float, attributes: dict[str, Any]) -> Score:
     return Score(value, **attributes)
-
-
-def _represented(dumper: yaml.representer.SafeRepresenter, score: Score) -> yaml.Node:
-    return dumper.represent_float(float(score))
-
-
-yaml.representer.SafeRepresenter.add_representer(Score, _represented)  # for yaml.safe_dump
 
 
 def make_score(name: str, statistics: object, /, **how: Any) -> Score:

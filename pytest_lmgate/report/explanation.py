@@ -172,7 +172,7 @@ def _of_comparison(verdict: Verdict, comparison: Comparison) -> str:
     if verdict.advisory:
         build = "the build does not fail, because the gate is advisory"
     elif verdict.blocking and not is_beyond:
-        build = "--lmgate-strict fails the build"
+        build = f"{'--lmgate-strict' if verdict.test else '--strict'} fails the build"
     else:
         build = f"the build {'fails' if verdict.blocking else 'does not fail'}, because the measured change is "
         build += f"{'beyond' if is_beyond else 'within'} the tolerance"

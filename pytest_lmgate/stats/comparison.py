@@ -161,7 +161,8 @@ def blank_comparison(
     """
     if tolerance.relative and values[1] <= 0:
         raise MetricInputError(
-            f"a change in percent needs a reference above 0, got {values[1]:g}: use a tolerance in the metric's unit"
+            f"a change in percent needs a reference above 0, got {values[1]:g}: use a tolerance in the metric's unit; "
+            "where no row is right, no candidate can be worse"
         )
     change = (values[0] - values[1]) / (values[1] if tolerance.relative else 1.0)
     return Comparison(

@@ -117,13 +117,13 @@ def clustered_mean(sums: Floats, counts: Ints | Floats) -> ClusteredMean:
     h = n / n.sum()
     residuals = residuals / np.sqrt(1 - h)
     stderr = math.sqrt(float((residuals**2).sum())) / float(n.sum())
-    return replace(plain, stderr=stderr, df=_bell_mccaffrey(n, h), skewness=_skewness_of_mean(residuals, n))
+    return replace(plain, stderr=stderr, df=_bell_mccaffrey(n), skewness=_skewness_of_mean(residuals, n))
 
 
 def degrees_of_freedom(sizes: Ints | Floats) -> float | None:
     """Return the Bell-McCaffrey degrees of freedom of a mean over clusters of these sizes; None of fewer than two."""
     n = np.asarray(sizes, dtype=np.float64)
-    return _bell_mccaffrey(n, n / n.sum()) if len(n) > 1 else None
+    return _bell_mccaffrey(n) if len(n) > 1 else None
 
 
 def mean_of_blocks(sums: Floats, counts: Ints | Floats) -> ClusteredMean:
@@ -202,15 +202,19 @@ def skewness(x: Floats) -> float:
     return float((unit**3).mean() / (unit**2).mean() ** 1.5)
 
 
-def _bell_mccaffrey(n: Floats, h: Floats) -> float:
-    """``tr(M)^2 / tr(M M)``, from ``B = diag(n) - n n'/N`` and ``M = diag(a) B B' diag(a)``, ``a = (1 - h)^-1/2``."""
-    square = n**2
-    total, squares = n.sum(), square.sum()
-    product = np.diag(square) - (np.outer(square, n) + np.outer(n, square)) / total
-    product += np.outer(n, n) * (squares / total**2)
-    weight = 1 / np.sqrt(1 - h)
-    m = product * np.outer(weight, weight)
-    return float(np.trace(m) ** 2 / (m * m).sum())
+def _bell_mccaffrey(sizes: Floats) -> float:
+    """``tr(M)^2 / tr(M M)``, from ``B = diag(n) - n n'/N`` and ``M = diag(a) B B' diag(a)``, ``a = (1 - h)^-1/2``.
+
+    Clusters of one size have the same entries of M, so each size is taken once, with its number of clusters.
+    """
+    n, number = np.unique(sizes, return_counts=True)
+    square, pairs = n**2, np.outer(number, number) - np.diag(number)
+    total, squares = number @ n, number @ square
+    product = np.outer(n, n) * (squares / total**2) - (np.outer(square, n) + np.outer(n, square)) / total
+    weight = 1 / np.sqrt(1 - n / total)
+    diagonal = (product.diagonal() + square) * weight**2
+    product *= np.outer(weight, weight)
+    return float((number @ diagonal) ** 2 / ((pairs * product**2).sum() + number @ diagonal**2))
 
 
 def merged_rows(counts: Ints | Floats) -> Ints:

@@ -108,13 +108,16 @@ def _series(file: Path, log: _Json, run: _Json, samples: _Samples) -> list[Serie
         count += 1
         if sample.get("error") or not sample.get("scores"):
             raise DataError(f"{where}: the sample failed or has no score; a failed request is not a wrong answer")
+        output = sample.get("output")
         row = ResultRow(
             f"{sample.get('id')} epoch {sample.get('epoch', 1)}",
             document=rows.digest(sample.get("input"), sample.get("choices"), sample.get("target")),
             prompt=rows.digest(_read_by_model(sample)),
             cluster=str(sample.get("id")),
             tags=rows.tags_of(sample.get("metadata")),
-            texts=partial(_texts, sample.get("input"), sample.get("target"), sample.get("output") or {}),
+            texts=partial(
+                _texts, sample.get("input"), sample.get("target"), output if isinstance(output, dict) else {}
+            ),
         )
         for scorer, score in sample["scores"].items():
             value = score.get("value")

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pytest_lmgate.data.readers import READERS
 from pytest_lmgate.data.results import rows
-from pytest_lmgate.data.results.rows import Columns, Facts, ResultRow, ResultRun, Series, Told
+from pytest_lmgate.data.results.rows import Columns, Facts, Group, ResultRow, ResultRun, Series, Told
 from pytest_lmgate.errors import DataError
 
 _DETAILS = re.compile(r"details_(.+)_(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?)\.parquet")
@@ -40,7 +41,7 @@ def read(path: Path, columns: Columns) -> ResultRun | None:
         raise DataError(f"{beside}: the run has no details of {', '.join(sorted(lost)[:5])}: it is not whole")
     series = tuple(each for task, (_, file) in tasks.items() for each in _series(task, file, results))
     model = results.get("config_general", {}).get("model_name")
-    return ResultRun(path=path, tool="lighteval", model=str(model or ""), series=series)
+    return ResultRun(path=path, tool="lighteval", model=str(model or ""), series=series, groups=_groups(tasks, results))
 
 
 def _series(task: str, file: Path, results: _Json) -> list[Series]:
@@ -65,8 +66,21 @@ def _series(task: str, file: Path, results: _Json) -> list[Series]:
         )
         for metric, value in metrics.items():
             collected.add(metric, "", value, made, where)
-    name = task.rpartition("|")[0]
-    return collected.series(task, partial(_told, task, results), name.partition(":")[0] if ":" in name else "")
+    return collected.series(task, partial(_told, task, results))
+
+
+def _groups(tasks: Iterable[str], results: _Json) -> dict[str, Group]:
+    """Return the subsets of each task, as in ``mmlu:anatomy|5``, which lighteval averages as ``mmlu:_average|5``."""
+    subsets: dict[str, list[str]] = defaultdict(list)
+    for task in tasks:
+        name, shots = task.rpartition("|")[::2]
+        if ":" in name:
+            subsets[f"{name.partition(':')[0]}|{shots}"].append(task)
+    told = results.get("results", {})
+    return {
+        name: Group(tuple(of_group), told.get(name.replace("|", ":_average|"), {}))
+        for name, of_group in subsets.items()
+    }
 
 
 def _told(task: str, results: _Json, metric: str, _: str) -> Told:

@@ -6,18 +6,19 @@ were made, the harness's own averages and a hash of all rows, by which rows that
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from pytest_lmgate.data.results import rows
-from pytest_lmgate.data.results.rows import Columns, Facts, Line, ResultRow, ResultRun, Series, Told
+from pytest_lmgate.data.results.rows import Columns, Facts, Group, Line, ResultRow, ResultRun, Series, Told
 from pytest_lmgate.errors import DataError
 
 _DATE = r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?"
@@ -26,14 +27,22 @@ _RESULTS = re.compile(rf"results_({_DATE})\.json")
 _Json = Mapping[str, Any]
 
 
+class _Request(msgspec.Struct):
+    arg_1: Any = None  # the choice, or the settings of generation
+
+
+class _Requests(msgspec.Struct):
+    gen_args_0: _Request = msgspec.field(default_factory=_Request)
+
+
 class _Sample(msgspec.Struct):
     """What is read of every row: its texts, most of the file, only if they are shown."""
 
     doc_id: int
-    doc: msgspec.Raw
+    doc: Any
     filter: str
     metrics: list[str]
-    arguments: msgspec.Raw
+    arguments: _Requests
     filtered_resps: list[Any]
     doc_hash: str
     prompt_hash: str
@@ -64,7 +73,8 @@ def read(path: Path, columns: Columns) -> ResultRun | None:
     series = tuple(each for task, file in tasks.items() for each in _series(task, file, results))
     tool = f"lm-eval {results.get('lm_eval_version') or ''}".strip()
     model = str(results.get("model_name") or "")
-    return ResultRun(path=path, tool=tool, model=model, series=series, remarks=remarks)
+    groups = _groups(tasks.keys(), results)
+    return ResultRun(path=path, tool=tool, model=model, series=series, groups=groups, remarks=remarks)
 
 
 def _newest(path: Path, found: Mapping[Path, re.Match[str]]) -> tuple[list[Path], tuple[str, ...]]:
@@ -91,13 +101,13 @@ def _series(task: str, file: Path, results: _Json) -> list[Series]:
         documents.add(sample.doc_id)
         _require_responses(sample, line)
         if isinstance(sample.filtered_resps[0], str):  # a text that was generated
-            settings = rows.from_json(bytes(sample.arguments), line).get("gen_args_0", {}).get("arg_1")
+            settings = sample.arguments.gen_args_0.arg_1
             generation.setdefault(repr(settings), settings)
         row = ResultRow(
             str(sample.doc_id),
             document=sample.doc_hash,
             prompt=f"{sample.prompt_hash}{sample.target_hash}",
-            tags=rows.tags_of(rows.from_json(bytes(sample.doc), line)),
+            tags=rows.tags_of(sample.doc),
             texts=partial(_texts, file, line.offset),
         )
         for metric in sample.metrics:
@@ -112,38 +122,44 @@ def _series(task: str, file: Path, results: _Json) -> list[Series]:
     if expected is not None and expected != len(documents):
         raise DataError(f"{file}: expected {expected} documents, as in the results file, got {len(documents)}")
     told = partial(_told, task, results, sorted(map(rows.canonical, generation.values())))
-    group = _group(task, results.get("group_subtasks", {}))
-    return collected.series(task, told, group, complete=hashed is not None)
+    return collected.series(task, told, complete=hashed is not None)
 
 
 def _samples(file: Path) -> Iterator[tuple[Line, Any]]:
     """Return the rows of a file, each with its metrics as attributes."""
-    decoder, known = msgspec.json.Decoder(_Sample), set[str]()
+    known = frozenset[str]()
+    decoder = _decoder(known)
     for line in rows.lines_of(file):
         sample = rows.from_json(line.text, line, decoder.decode)
         if not known.issuperset(sample.metrics):  # the first row, or one of other metrics
             known |= {name for name in sample.metrics if name.isidentifier() and name not in _Sample.__struct_fields__}
-            fields = [(name, Any, None) for name in sorted(known)]
-            decoder = msgspec.json.Decoder(msgspec.defstruct("_Scored", fields, bases=(_Sample,)))
+            decoder = _decoder(known)
             sample = rows.from_json(line.text, line, decoder.decode)
         yield line, sample
+
+
+@cache
+def _decoder(metrics: frozenset[str]) -> msgspec.json.Decoder[Any]:
+    fields = [(name, Any, None) for name in sorted(metrics)]
+    return msgspec.json.Decoder(msgspec.defstruct("_Scored", fields, bases=(_Sample,)))
 
 
 def _require_responses(sample: _Sample, where: Line) -> None:
     if not sample.filtered_resps or None in sample.filtered_resps:
         raise DataError(f"{where}: the model gave no response, so the request failed: run it again")
     for response in sample.filtered_resps:
-        if isinstance(response, list) and response and str(response[0]).lower() == "nan":
-            raise DataError(f"{where}: the model's log-likelihood is NaN")
+        if isinstance(response, list) and response and str(response[0]).lower() in ("nan", "none"):
+            raise DataError(f"{where}: the model's log-likelihood is NaN or missing")
 
 
 def _texts(file: Path, offset: int) -> rows.Texts:
     sample = rows.line_again(file, offset)
     arguments, responses = sample["arguments"], sample["filtered_resps"]
     output = responses[0]
-    if isinstance(output, list):  # of choices, the most likely
-        best = max(range(len(responses)), key=lambda at: float(responses[at][0]))
-        output = arguments.get(f"gen_args_{best}", {}).get("arg_1", "")
+    with contextlib.suppress(IndexError, TypeError, ValueError):  # a text, or several
+        if isinstance(output, list):  # of choices, the most likely
+            best = max(range(len(responses)), key=lambda at: float(responses[at][0]))
+            output = arguments.get(f"gen_args_{best}", {}).get("arg_1", "")
     return str(arguments.get("gen_args_0", {}).get("arg_0", "")), str(sample.get("target", "")), str(output)
 
 
@@ -168,10 +184,17 @@ def _told(task: str, results: _Json, generation: Sequence[str], metric: str, fil
     return Told(facts=facts, value=value, higher=results.get("higher_is_better", {}).get(task, {}).get(metric))
 
 
-def _group(task: str, groups: Mapping[str, Sequence[str]]) -> str:
-    """Return the outermost group of a task; empty if it is in none."""
-    name, seen = task, {task}
-    while parent := next((group for group, members in groups.items() if name in members and group not in seen), ""):
-        seen.add(parent)
-        name = parent
-    return "" if name == task else name
+def _groups(tasks: Collection[str], results: _Json) -> dict[str, Group]:
+    """Return the groups whose tasks are all here, with the harness's own averages."""
+    members: Mapping[str, Sequence[str]] = results.get("group_subtasks", {})
+
+    def leaves(name: str, above: tuple[str, ...] = ()) -> list[str]:
+        inside = [] if name in above else members.get(name, ())
+        return [task for each in inside for task in leaves(each, (*above, name))] or [name]
+
+    found = {}
+    for name in members.keys() - tasks:
+        if set(of_group := dict.fromkeys(leaves(name))) <= set(tasks):
+            told = results.get("results", {}).get(name, {})
+            found[name] = Group(tuple(of_group), {label.removesuffix(",none"): value for label, value in told.items()})
+    return found

@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
-
-from pytest_lmgate.data.results.rows import Facts, ResultRow, ResultRun, Series
+from pytest_lmgate.data.results.rows import Facts, ResultRow, ResultRun, Series, Weights, joined
 from pytest_lmgate.errors import ComparisonError, ConfigError, nearest
 
 Missing = Literal["error", "drop"]
@@ -32,7 +30,6 @@ class Pair:
     unchecked: tuple[str, ...] = ()  # what a file does not tell
     dropped: int = 0  # rows that only one side has
     problem: str = ""  # why the two cannot be compared
-    tasks: tuple[str, ...] = ()  # of a group, the task of each row
 
 
 def pairs_of(
@@ -55,6 +52,8 @@ def pairs_of(
 def paired(old: Series, new: Series, missing: Missing, names: tuple[str, str] = _SIDES) -> Pair:
     """Pair two series of one name; messages call the old and the new one by `names`."""
     try:
+        if old.parts or new.parts:
+            return _paired_groups(old, new, missing, names)
         for side, series in zip(names, (old, new), strict=True):
             if series.refused:
                 raise ComparisonError(f"{side}: {series.refused}; choose other metrics with --metric")
@@ -82,43 +81,57 @@ def paired(old: Series, new: Series, missing: Missing, names: tuple[str, str] = 
     return Pair(old.task, old, new, tuple(unchecked), dropped)
 
 
-def grouped(pairs: Sequence[Pair]) -> list[Pair]:
-    """Join the pairs of the tasks of a group, metric by metric; a task without a group stays."""
-    groups: dict[tuple[str, str], list[Pair]] = {}
-    for pair in pairs:
-        groups.setdefault((pair.new.group or pair.task, pair.new.label), []).append(pair)
-    return [each[0] if len(each) == 1 else _joined(name, each) for (name, _), each in groups.items()]
-
-
-def _joined(name: str, pairs: Sequence[Pair]) -> Pair:
-    problems = [f"{pair.task}: {pair.problem}" for pair in pairs if pair.problem]
-    if len({pair.new.direction for pair in pairs}) > 1:
-        problems.append("its tasks do not agree on which scores are better")
-    old, new = (
-        dataclasses.replace(sides[0], task=name, rows=tuple(row for side in sides for row in _of_task(side)))
-        for sides in ([pair.old for pair in pairs], [pair.new for pair in pairs])
-    )
-    unchecked = tuple(dict.fromkeys(each for pair in pairs for each in pair.unchecked))
-    tasks = tuple(pair.task for pair in pairs for _ in pair.new.rows)
-    return Pair(name, old, new, unchecked, sum(pair.dropped for pair in pairs), "; ".join(problems[:3]), tasks)
-
-
-def _of_task(series: Series) -> list[ResultRow]:
-    """Return the rows with their task as a tag; a document of one task is not that of another, whatever its id."""
-    return [
-        msgspec.structs.replace(
-            row,
-            tags={**row.tags, "task": series.task},
-            cluster=f"{series.task} {row.cluster or row.document or row.id}",
+def grouped(
+    pairs: Sequence[Pair], runs: tuple[ResultRun, ResultRun], weights: Weights, tasks: Sequence[str]
+) -> list[Pair]:
+    """Join the tasks of each group in `tasks`, or of the outermost groups, metric by metric; other tasks stay."""
+    old, new = (run.groups for run in runs)
+    known = sorted(name for name in old.keys() & new.keys() if {*old[name].tasks} == {*new[name].tasks})
+    if not (groups := [name for name in known if name in tasks or not tasks]):
+        raise ConfigError.of(
+            "--group",
+            f"expected a group of tasks that both have{' in --task' if known else ''}; "
+            f"they have {_listed(known) or 'none'}",
         )
-        for row in series.rows
-    ]
+    groups.sort(key=lambda name: len(new[name].tasks))  # the group of a task is the outermost
+    group_of = {task: name for name in groups for task in new[name].tasks}
+    found: dict[tuple[str, str], list[Pair]] = {}
+    for pair in pairs:
+        found.setdefault((group_of.get(pair.task, pair.task), pair.new.label), []).append(pair)
+    return [_joined(name, each, weights) if len(each) > 1 else each[0] for (name, _), each in found.items()]
+
+
+def _paired_groups(old: Series, new: Series, missing: Missing, names: tuple[str, str]) -> Pair:
+    tasks, others = ({part.task: part for part in series.parts} for series in (new, old))
+    if differing := sorted(tasks.keys() ^ others.keys()):
+        raise ComparisonError(
+            f"the tasks of {new.task} differ: only one of {' and '.join(names)} has {_listed(differing)}"
+        )
+    if new.weights is None or new.weights != old.weights:
+        raise ComparisonError(f"{new.task} is averaged by {old.weights} in {names[0]}, by {new.weights} in {names[1]}")
+    return _joined(new.task, [paired(others[task], part, missing, names) for task, part in tasks.items()], new.weights)
+
+
+def _joined(name: str, pairs: Sequence[Pair], weights: Weights) -> Pair:
+    problems = [f"{pair.task}: {pair.problem}" for pair in pairs if pair.problem]
+    old, new = (joined(name, side, weights) for side in ([pair.old for pair in pairs], [pair.new for pair in pairs]))
+    if new.refused:
+        problems.append(new.refused)
+    unchecked = tuple(dict.fromkeys(each for pair in pairs for each in pair.unchecked))
+    return Pair(name, old, new, unchecked, sum(pair.dropped for pair in pairs), "; ".join(problems[:3]))
 
 
 def _chosen(run: ResultRun, tasks: Sequence[str], metrics: Sequence[str]) -> dict[str, Series]:
     """Return the series of the wanted tasks, or groups of tasks, and metrics, by their names."""
     found: dict[str, Series] = {}
-    called = [{"--task": {each.task, each.group} - {""}, "--metric": {each.metric, each.label}} for each in run.series]
+    groups = {name: {*group.tasks} for name, group in run.groups.items()}
+    called = [
+        {
+            "--task": {each.task, *(name for name, of_group in groups.items() if each.task in of_group)},
+            "--metric": {each.metric, each.label},
+        }
+        for each in run.series
+    ]
     wanted = {"--task": {*tasks}, "--metric": {*metrics}}
     for option, names in wanted.items():
         known = sorted({name for each in called for name in each[option]})

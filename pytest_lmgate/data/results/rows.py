@@ -13,12 +13,12 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -27,26 +27,14 @@ from pytest_lmgate.settings.metrics import Direction
 
 _FORMATS = ("lm_eval_logs", "inspect_logs", "lighteval_details", "every_eval_ever", "tables")
 _TAGS = ("subject", "subtask", "category", "subset", "level", "difficulty", "language", "domain", "type")
-_TAG = (str, int)
 MOST_BYTES = 2**31
 """Bytes of a file, or of all that is read of an archive."""
 _MOST_LINE = 2**26
 _LOWER = {"loss", "error", "errors", "perplexity", "ppl", "wer", "cer", "ter", "brier", "distance", "bits", "toxicity"}
-_HIGHER = {
-    "acc",
-    "accuracy",
-    "exact",
-    "match",
-    "em",
-    "f",
-    "rouge",
-    "correct",
-    "pass",
-    "includes",
-    "recall",
-    "precision",
-}
+_HIGHER = {"acc", "accuracy", "exact", "match", "em", "f", "rouge", "correct", "pass", "includes", "recall",
+           "precision"}  # fmt: skip
 _NO_MEANS = ("perplexity", "bits_per_byte")
+Weights = Literal["size", "task"]
 Texts = tuple[str, str, str]
 """Prompt, reference and output."""
 
@@ -95,14 +83,55 @@ class Series:
     rows: tuple[ResultRow, ...] = ()
     direction: Direction | None = None  # which scores are better; None if neither the file nor the name tells it
     facts: Facts = Facts()
-    group: str = ""  # outermost group of tasks
     refused: str = ""  # why the rows cannot be judged
     complete: bool = False  # whether the file says that every row was measured and is here
+    parts: tuple[Series, ...] = ()  # of a group of tasks, these; the rows are theirs
+    weights: Weights | None = None  # of a group, whether each row counts alike, or each task
 
     @property
     def label(self) -> str:
         """The metric with its filter, as lm-evaluation-harness writes it."""
         return f"{self.metric},{self.filter}" if self.filter else self.metric
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tasks that a tool averages."""
+
+    tasks: tuple[str, ...]
+    values: Mapping[str, object] = field(default_factory=dict)  # the tool's own averages, by the metric's label
+
+
+def joined(name: str, parts: Sequence[Series], weights: Weights) -> Series:
+    """Return the rows of the tasks of a group as one series.
+
+    The task is a tag of each row and a part of its cluster: a document of one task is not that of another.
+    """
+    facts = {field.name: _shared([getattr(part.facts, field.name) for part in parts]) for field in fields(Facts)}
+    agree = len({part.direction for part in parts}) == 1
+    return replace(
+        parts[0],
+        task=name,
+        rows=tuple(
+            msgspec.structs.replace(
+                row,
+                tags={**row.tags, "task": part.task},
+                cluster=f"{part.task} {row.cluster or row.document or row.id}",
+            )
+            for part in parts
+            for row in part.rows
+        ),
+        facts=Facts(**facts),
+        refused="" if agree else "its tasks do not agree on which scores are better",
+        complete=all(part.complete for part in parts),
+        parts=tuple(parts),
+        weights=weights,
+    )
+
+
+def _shared(told: Sequence[str | None]) -> str | None:
+    """Return a fact of several tasks: a digest if they differ, None if one does not tell it."""
+    return None if None in told else told[0] if len({*told}) == 1 else digest(*told)[:12]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,12 +142,18 @@ class ResultRun:
     tool: str  # with its version, if known
     model: str = ""
     series: tuple[Series, ...] = ()
+    groups: Mapping[str, Group] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 
     def find(self, task: str, metric: str, filter_: str = "") -> Series:
-        """Return the series of a metric, alone or with its filter as in ``acc,none``; errors list what there is."""
+        """Return the series of a metric, alone or with its filter as in ``acc,none``; errors list what there is.
+
+        A group of tasks is one series, averaged as the tool does: by size, unless its own value is that by task.
+        """
+        if task in self.groups:
+            return self._joined(task, [self.find(each, metric, filter_) for each in self.groups[task].tasks])
         of_task = [each for each in self.series if each.task == task]
-        self._require("dataset", "the results have no task", task, [each.task for each in self.series])
+        self._require("dataset", "the results have no task", task, [*[each.task for each in self.series], *self.groups])
         called = [(each.metric, f"{each.metric},{each.filter or 'none'}") for each in of_task]
         self._require(
             "metric",
@@ -142,6 +177,22 @@ class ResultRun:
             raise DataError(f"{where} cannot be judged: {named[0].refused}")
         return named[0]
 
+    def _joined(self, name: str, parts: Sequence[Series]) -> Series:
+        if len(parts) == 1:
+            return replace(parts[0], task=name)
+        sizes = [len(part.rows) for part in parts]
+        means = [math.fsum(row.score for row in part.rows) / len(part.rows) for part in parts]
+        by_size = math.fsum(mean * size for mean, size in zip(means, sizes, strict=True)) / sum(sizes)
+        averages: dict[Weights, float] = {"size": by_size, "task": math.fsum(means) / len(means)}
+        told = self.groups[name].values.get(parts[0].label)
+        for weights, value in averages.items():
+            if not isinstance(told, int | float) or _is_same(told, value):
+                return joined(name, parts, weights)
+        raise DataError(
+            f"{self.path}: {name}: {parts[0].label}: the tool's value is {told:.6g}, but the mean of its tasks is "
+            f"{averages['size']:.6g} by size and {averages['task']:.6g} by task: rows or tasks are missing"
+        )
+
     def _require(self, argument: str, lacking: str, name: str, known: Sequence[str], *others: str) -> None:
         if name not in (*known, *others):
             listed = ", ".join(dict.fromkeys(known))
@@ -164,6 +215,13 @@ def read(path: Path, columns: Columns = Columns()) -> ResultRun:
             run = reader(path, columns)
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # The files are another tool's: any value may be there in place of the one that a format has.
+            kind = reader.__module__.rpartition(".")[2].replace("_", " ")
+            raise DataError(
+                f"{path}: something in it is not as {kind} have it ({type(error).__name__}: {error}); was it edited, "
+                "or written by another version of the tool?"
+            ) from error
         if run is not None:
             if not run.series:
                 raise DataError(f"{path}: expected rows with scores, got none")
@@ -192,10 +250,10 @@ class Collected:
 
     def add(self, metric: str, filter_: str, score: object, row: ResultRow, where: object) -> None:
         """Add a row with its score; a list or mapping in place of one is of a metric of the whole corpus."""
-        if isinstance(score, list | dict):
+        if isinstance(score, (list, dict)):
             self._corpus.add((metric, filter_))
             self._rows.setdefault((metric, filter_), [])
-        elif isinstance(score, bool | int | float) and math.isfinite(score):
+        elif isinstance(score, (int, float)) and math.isfinite(score):
             self._rows[metric, filter_].append(msgspec.structs.replace(row, score=float(score)))
         else:
             hint = "; a failed request is not a wrong answer" if score is None else ""
@@ -205,7 +263,6 @@ class Collected:
         self,
         task: str,
         told: Callable[[str, str], Told] = lambda *_: Told(),
-        group: str = "",
         *,
         complete: bool = False,
     ) -> list[Series]:
@@ -218,7 +275,7 @@ class Collected:
                 refused = "it is a metric of the whole corpus, and its rows hold no scores of their own"
             elif said.value is None and any(part in metric for part in _NO_MEANS):
                 refused = "it is not a mean over rows"
-            elif said.value is not None and not math.isclose(said.value, mean, rel_tol=1e-6, abs_tol=1e-9):
+            elif said.value is not None and not _is_same(said.value, mean):
                 refused = (
                     f"the tool's value is {said.value:.6g}, the mean of its rows {mean:.6g}: rows are missing, or it "
                 )
@@ -231,7 +288,6 @@ class Collected:
                     rows=tuple(sorted(rows, key=_place)),
                     direction=_direction(metric, said.higher),
                     facts=said.facts,
-                    group=group,
                     refused=refused,
                     complete=complete,
                 )
@@ -239,8 +295,14 @@ class Collected:
         return found
 
 
+def _is_same(told: float, mean: float) -> bool:
+    return math.isclose(told, mean, rel_tol=1e-6, abs_tol=1e-9)
+
+
 def _place(row: ResultRow) -> list[tuple[int, str]]:
     """Return by what rows are ordered: a tool may write them as they end, and a baseline needs one order."""
+    if row.id.isdecimal() and len(row.id) < 19:  # most are, and what follows takes five times as long
+        return [(-1, ""), (int(row.id), ""), (-1, "")]
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", row.id)]
 
 
@@ -267,9 +329,10 @@ def canonical(value: object) -> str:
 
 def tags_of(columns: object) -> Mapping[str, str]:
     """Return the tags that a document names."""
-    if not isinstance(columns, Mapping):
+    if not isinstance(columns, dict):
         return {}
-    return {name: str(value)[:100] for name in _TAGS if isinstance(value := columns.get(name), _TAG)}
+    found = {name: columns[name] for name in _TAGS if name in columns}
+    return {name: str(value)[:100] for name, value in found.items() if isinstance(value, str | int)}
 
 
 def require_small(path: Path) -> None:
@@ -287,14 +350,15 @@ def from_json(text: bytes, where: object, decode: Callable[[bytes], Any] = msgsp
         return decode(text)
     except msgspec.ValidationError as error:
         raise DataError(f"{where}: not what this format has there: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, ValueError) as error:
         raise DataError(f"{where}: not JSON: {error}; was the file cut?") from None
     except RecursionError:
         raise DataError(f"{where}: nested too deeply to be read as JSON") from None
 
 
 def json_object(text: bytes, where: object) -> dict[str, Any]:
-    value = from_json(text, where)
+    # A standard error that is NaN, as tools write it, is no reason to refuse a file; a score is.
+    value = from_json(text, where, json.loads if b"NaN" in text else msgspec.json.decode)
     if not isinstance(value, dict):
         raise DataError(f"{where}: expected a JSON object, got {type(value).__name__}")
     return value

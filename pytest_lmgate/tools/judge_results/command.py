@@ -57,12 +57,12 @@ def judge(
     reports = [parse_report(each) for each in report]
     if not 0.5 < confidence < 1:
         raise typer.BadParameter(f"--confidence: expected a level above 0.5 and below 1, got {confidence:g}")
-    rules = Rules(Tolerance.parse(_number(tolerance)), confidence, strict, group or "size", better)
+    rules = Rules(Tolerance.parse(_number(tolerance)), confidence, strict, better)
     if old.resolve() == new.resolve():
         raise ConfigError(f"OLD and NEW are both {old}: expected the results of two runs")
     runs = read(old, Columns(row_id, score, cluster)), read(new, Columns(row_id, score, cluster))
     pairs, remarks = pairs_of(*runs, tasks=task, metrics=metric, missing=missing)
-    pairs = grouped(pairs) if group else pairs
+    pairs = grouped(pairs, runs, group, task) if group else pairs
     verdicts = [judged(pair, runs, rules, ("lmgate", *sys.argv[1:])) for pair in pairs]
     remarks += [*runs[0].remarks, *runs[1].remarks]
     if unchecked := dict.fromkeys(name for pair in pairs for name in pair.unchecked):
@@ -89,15 +89,14 @@ def _number(written: str) -> str | float:
 
 
 def _text(verdicts: Sequence[Verdict], remarks: Sequence[str]) -> str:
-    """Return what the terminal shows: why a metric fails or cannot be judged, the table of all, and remarks."""
+    """Return what the terminal shows: why a metric fails or cannot be judged, notes of the others, tables, remarks."""
     from pytest_lmgate.report.explanation import explain
     from pytest_lmgate.report.terminal import summary_lines
 
     lines = [f"{explain(verdict)}\n" for verdict in verdicts if verdict.fails]
-    lines += [line for _, line in summary_lines(verdicts)]
-    quiet = [verdict for verdict in verdicts if verdict.comparison is not None and not verdict.fails]
-    lines += [f"{verdict.id}: {note}" for verdict in quiet for note in verdict.comparison.notes]  # type: ignore[union-attr]
-    return "\n".join([*lines, *remarks])
+    quiet = [(verdict.id, verdict.comparison) for verdict in verdicts if verdict.comparison and not verdict.fails]
+    lines += [f"{name}: {note}" for name, comparison in quiet for note in comparison.notes]
+    return "\n".join([*lines, *(line for _, line in summary_lines(verdicts)), *remarks])
 
 
 def _results(verdicts: Sequence[Verdict], remarks: Sequence[str]) -> Results:

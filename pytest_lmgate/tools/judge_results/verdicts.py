@@ -14,7 +14,7 @@ from pytest_lmgate.errors import ComparisonError, LmgateError
 from pytest_lmgate.judge.attribution import Attribution, tag_changes
 from pytest_lmgate.judge.result import Verdict
 from pytest_lmgate.judge.verdict import Samples, compare_samples, compared_verdict, row_changes
-from pytest_lmgate.measure.results import Weights, scores_of, tags_of_rows
+from pytest_lmgate.metrics.results import scores_of, tags_of_rows
 from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.settings.metrics import Direction
@@ -28,7 +28,6 @@ class Rules:
     tolerance: Tolerance
     confidence: float = 0.95
     strict: bool = False  # whether INCONCLUSIVE fails
-    weights: Weights = "size"  # whether each row of a group counts alike, or each task
     direction: Direction | None = None  # which scores are better, if the files do not tell
 
 
@@ -36,7 +35,7 @@ def judged(pair: Pair, runs: tuple[ResultRun, ResultRun], rules: Rules, command:
     """Return the verdict of a pair; `runs` are the old and the new one, `command` what judges them again."""
     old, new = (run.model or run.path.name for run in runs)
     facts: dict[str, Any] = {
-        "metric": pair.new.metric,
+        "metric": pair.new.label,
         "model": new,
         "dataset": pair.task,
         "limit": None,
@@ -55,7 +54,7 @@ def judged(pair: Pair, runs: tuple[ResultRun, ResultRun], rules: Rules, command:
 
 def _judged(pair: Pair, blank: Verdict, against: str, rules: Rules, tool: str) -> Verdict:
     new = dataclasses.replace(pair.new, direction=pair.new.direction or rules.direction)
-    score, reference = scores_of(new, pair.old, tool=tool, tasks=pair.tasks, weights=rules.weights)
+    score, reference = scores_of(new, pair.old, tool=tool)
     both = score.require_sample(), reference.require_sample()
     found = compare_samples(both, against, tolerance=rules.tolerance, confidence=rules.confidence, metric=new.metric)
     dropped = [f"{counted(pair.dropped, 'row')} that only one side has: left out"] if pair.dropped else []

@@ -92,6 +92,11 @@ LOGS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "another prompt": (set_in("samples", 0, "messages", 0, "content", to="Which?"), "the prompts or targets of 1"),
     "another task": (set_in("eval", "task", to="towns"), "lacks capitals"),
     "no log": (set_in("eval", to=3), "without eval.task"),
+    "scores as a list": (set_in("samples", 0, "scores", to=[1]), "not as inspect logs have it"),
+    "a score that is NaN": (set_in("samples", 0, "scores", "match", "value", to=float("nan")), "a finite number"),
+    "messages as a text": (set_in("samples", 0, "messages", to="Which?"), "not as inspect logs have it"),
+    "samples as a number": (set_in("samples", to=3), "not as inspect logs have it"),
+    "other arguments of the task": (set_in("eval", "task_args", to={"subject": "law"}), "filter or solver"),
 }  # fmt: skip
 
 
@@ -158,6 +163,8 @@ def test_damaged_details_of_lighteval_are_errors(tmp_path: Path):
 
     edit_json(results, lambda each: each["config_tasks"]["tiny_choice|1"].update(version=2))
     expect("task version (1 in OLD, 2 in NEW)")
+    edit_json(results, lambda each: each.update(config_tasks=["tiny_choice|1"]))
+    expect("not as lighteval details have it")
     edit_json(results, lambda each: each["results"]["tiny_choice|1"].update(acc=0.5))
     expect("rows are missing, or it is not a mean")
     pyarrow.parquet.write_table(table.slice(0, 4), details)
@@ -260,6 +267,8 @@ TABLES = {
     "nothing": ({"score": ["", *RIGHT[1:]]}, "got ''"),
     "other prompts": ({"prompt": ["q?"] * 59 + ["other?"]}, "the prompts or targets of 1 of 60 rows differ"),
     "other ids": ({"id": [f"r{at + 1}" for at in range(60)]}, "1 only in OLD (r0)"),
+    "percent": ({"score": [100 * each for each in RIGHT]}, "from 0 to 1, the candidate's up to 100"),
+    "a comma": ({"score": ["0,5", *RIGHT[1:]]}, "got '0,5'"),
     "no id": ({"id": ["", *[f"r{at}" for at in range(1, 60)]]}, "expected a text or a whole number"),
 }
 

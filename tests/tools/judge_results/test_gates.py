@@ -25,6 +25,7 @@ FORMATS = {
     name: (DATA / name / f"old{suffix}", DATA / name / f"new{suffix}")
     for name, suffix in {"lm_eval": "", "inspect": ".eval", "lighteval": "", "every_eval_ever": ""}.items()
 }
+SCIENCES = ("anatomy", "astronomy")
 NAMES = {"id", "test", "marker", "model", "file", "line", "reproduce", "arguments", "cache", "cached", "seconds"}
 """What a verdict says of the gate rather than of the rows."""
 
@@ -124,6 +125,43 @@ def require_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
         if name == "comparison" and theirs is not None:
             ours, theirs = ({**each, "against": ""} for each in (ours, theirs))
         assert ours == theirs, name
+
+
+def by_task(told: dict[str, Any]) -> None:
+    """Write the average of the group that the harness has with ``weight_by_size: false``."""
+    told["results"]["sciences"]["acc,none"] = sum(told["results"][f"mmlu_{each}"]["acc,none"] for each in SCIENCES) / 2
+
+
+@pytest.mark.parametrize("weights", ["size", "task"])
+def test_a_group_of_tasks_is_one_gate_weighed_as_the_harness_does(weights: str, tmp_path: Path):
+    old, new = (copied(path, tmp_path / path.name) for path in FORMATS["lm_eval"])
+    if weights == "task":
+        for folder in (old, new):
+            edit_json(results_of(folder), by_task)
+    theirs = judge(old, new, "--task=sciences", f"--group={weights}").gates["sciences: acc"]
+    group = {"metric": "acc", "dataset": "sciences"}
+    project = gated(
+        tmp_path,
+        no_regression(**group, against="fp16"),
+        no_regression(**group),
+        ("metric_min", {**group, "model": "int8", "limit": 0.1}),
+        int8="out",
+        fp16="old",
+    )
+    shutil.copytree(old, tmp_path / "out")
+    session(project, "--lmgate-update")[0].expect(0)
+    shutil.rmtree(tmp_path / "out")
+    new.rename(tmp_path / "out")
+    _, gates = session(project)
+    by_model, by_baseline, by_limit = gates.values()
+    require_same(by_model, theirs)
+    assert theirs["comparison"]["notes"] == by_model["comparison"]["notes"]
+    compared = theirs["comparison"].keys() - {"against", "notes"}
+    assert {name: by_baseline["comparison"][name] for name in compared} == {
+        name: theirs["comparison"][name] for name in compared
+    }
+    assert (by_limit["value"], by_limit["interval"]) == (theirs["value"], theirs["interval"])
+    assert f"weights:{weights}" in by_limit["signature"]
 
 
 def test_a_table_of_numbers_has_the_verdict_of_lmgate_judge(tmp_path: Path):

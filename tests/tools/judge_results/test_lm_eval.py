@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_lmgate.data.results.rows import read
+from pytest_lmgate.errors import ConfigError, DataError
 from tests.tools.judge_results.judging import DATA, copied, edit_json, judge
 
 OLD, NEW = DATA / "lm_eval" / "old", DATA / "lm_eval" / "new"
@@ -59,11 +60,13 @@ def test_every_metric_of_every_task_is_the_harness_s_own_value():
         told = json.loads(next(folder.rglob("results_*.json")).read_text())["results"]
         run = read(folder)
         assert len(run.series) == 6
+        assert {name: group.tasks for name, group in run.groups.items()} == {
+            "sciences": ("mmlu_anatomy", "mmlu_astronomy")
+        }
         for series in run.series:
             mean = sum(row.score for row in series.rows) / len(series.rows)
             assert mean == pytest.approx(told[series.task][f"{series.metric},{series.filter or 'none'}"], abs=1e-12)
             assert series.direction == "higher"
-            assert series.group == ("sciences" if series.task.startswith("mmlu") else "")
 
 
 def test_two_runs_have_a_verdict_for_each_metric_with_the_rows_that_got_wrong():
@@ -89,6 +92,26 @@ def test_the_tasks_of_a_group_are_one_by_size_or_by_task():
     both = [told[name]["acc,none"] for name in ("mmlu_anatomy", "mmlu_astronomy")]
     assert by_task["value"] == pytest.approx(sum(both) / 2, abs=1e-12)
     assert {tag["value"] for tag in by_size["where"]["tags"]} == {"mmlu_anatomy", "mmlu_astronomy"}
+
+
+def test_a_group_in_a_group_is_judged_by_either_name(tmp_path: Path):
+    inside = {"sciences": ["mmlu_anatomy", "mmlu_astronomy"], "all": ["sciences", "arc_easy"]}
+    old, new = (copied(side, tmp_path / side.name) for side in (OLD, NEW))
+    for side in (old, new):
+        edit_json(next(side.rglob("results_*.json")), lambda told: told.update(group_subtasks=inside))
+    assert judge(old, new, "--metric=acc", "--group=size").gates.keys() == {"all: acc"}
+    assert judge(old, new, "--task=sciences", "--group=size").gates.keys() == {"sciences: acc"}
+    found = judge(old, new, "--task=mmlu_anatomy", "--group=size")
+    assert (found.code, found.gates) == (3, {})
+    assert "--group: expected a group of tasks that both have in --task; they have all, sciences" in found.text
+
+
+def test_a_group_whose_own_value_is_no_mean_of_its_tasks_is_an_error(changed):
+    folder = changed(results(lambda told: told["results"]["sciences"].update({"acc,none": 0.1})))
+    with pytest.raises(DataError, match=r"the tool's value is 0.1, but the mean .* by size and .* by task"):
+        read(folder).find("sciences", "acc")
+    with pytest.raises(ConfigError, match="has no metric 'acc_norm'"):
+        read(folder).find("sciences", "acc_norm")
 
 
 def test_one_file_of_samples_is_judged_and_what_it_does_not_tell_is_named(tmp_path: Path):
@@ -200,6 +223,34 @@ DAMAGED: dict[str, tuple[Change, str]] = {
     "no text": (lambda folder: next(folder.glob("samples_arc*")).write_bytes(b"\xff\xfe\x00"), "not JSON"),
     "empty": (samples("arc_easy", lambda rows: []), "lacks arc_easy: acc"),
     "results of another tool": (results(lambda r: r.pop("configs") and None), "a file without configs"),
+    "versions that are none": (results(lambda r: r.update(versions=None)), "not as lm eval logs have it"),
+    "a value as text": (
+        results(lambda r: r["results"]["arc_easy"].update({"acc,none": "0.5"})),
+        "not as lm eval logs have it",
+    ),
+    "a value that is NaN": (
+        results(lambda r: r["results"]["arc_easy"].update({"acc,none": float("nan")})),
+        "the tool's value is nan",
+    ),
+    "settings as strings": (
+        results(lambda r: r["configs"]["arc_easy"].update(metric_list=["acc"])),
+        "not as lm eval logs have it",
+    ),
+    "a list of results": (results(lambda r: [r]), "expected a JSON object, got list"),
+    "a number that is too large": (samples("arc_easy", first(acc=10**400)), "not as lm eval logs have it"),
+    "requests of another version": (
+        samples("arc_easy", each(arguments=[["Question", " yes"]])),
+        "Expected `object`, got `array` - at `$.arguments`",
+    ),
+    "no likelihood": (samples("arc_easy", first(filtered_resps=[[None, "False"]])), "is NaN or missing"),
+    "UTF-16": (
+        lambda folder: [file.write_text(file.read_text(), "utf-16") for file in folder.glob("samples_arc*")],
+        "not JSON",
+    ),
+    "a folder in place of the rows": (
+        lambda folder: [(file.unlink(), file.mkdir()) for file in folder.glob("samples_arc*")],
+        "cannot be read: Is a directory",
+    ),
     "only averages": (lambda folder: [file.unlink() for file in folder.glob("samples*")], "with --log_samples"),
 }  # fmt: skip
 

@@ -1,0 +1,106 @@
+"""From rows that another tool scored to scores, for gates and for ``lmgate judge``.
+
+The scale, the clusters, the signature and what a comparison must share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from pytest_lmgate.arrays import Floats
+from pytest_lmgate.data.results.rows import ResultRow, Series, digest
+from pytest_lmgate.data.tags import Tags
+from pytest_lmgate.errors import ComparisonError, MetricInputError
+from pytest_lmgate.metrics.score import Score, ScoredRow
+from pytest_lmgate.settings.gate_options import Signature
+from pytest_lmgate.stats.sample import ByRow, Sample, Scale, cluster_numbers
+
+_IN_SIGNATURE = ("task_version", "number_of_shots")
+_SHORT = 200  # characters of a fact that a baseline keeps as it is
+
+
+def scores_of(new: Series, old: Series | None = None, *, tool: str) -> list[Score]:
+    """Return the scores of one series, or of a pair on the same rows, which then have one scale."""
+    if new.direction is None:
+        raise MetricInputError(
+            f"neither the files nor its name tell which scores of {new.metric!r} are better: add --better higher or "
+            "--better lower; for a gate, better: higher or better: lower under results: of the model"
+        )
+    sides = [new] if old is None else [new, old]
+    known = np.array(list(map(values_of, sides)))
+    # If every row is right or wrong, or higher is better and no score is above 1, that is the end of the scale.
+    rights, lowest = bool(((known == 0) | (known == 1)).all()), 0.0 if known.min() >= 0 else -math.inf
+    ends = rights or (new.direction == "higher" and lowest == 0 and known.max() <= 1)
+    scale = Scale(new.direction, lowest=lowest, highest=1.0 if ends else math.inf, of_rows=True)
+    if lowest == 0 and new.direction == "higher" and known[-1].max() <= 1 < known[0].max():
+        raise ComparisonError(
+            f"the reference's scores are from 0 to 1, the candidate's up to {known[0].max():g}: was one of the two "
+            "written as percent, or by another metric of this name?"
+        )
+    signature, identity = signature_of(new, tool), identity_of_series(new)
+    groups = [part.task for part in new.parts for _ in part.rows] if new.weights == "task" else None
+    clusters = cluster_numbers([_cluster(row) for row in new.rows], len(new.rows))  # of a pair the same on both sides
+    scores = []
+    for series, values in zip(sides, known, strict=True):
+        by_row = ByRow(values[:, None], np.ones(len(values), dtype=np.int64), clusters)
+        sample = Sample.of_means(by_row, scale, right_or_wrong=rights, groups=groups)
+        noise = sample.noise()
+        score = Score(
+            noise.mean,
+            metric=new.metric,
+            unit="row",
+            direction=new.direction,
+            n=len(values),
+            stderr=noise.stderr,
+            interval=sample.interval,
+            signature=signature,
+            fingerprint=digest(identity["data"], values.tolist()),
+            cached=True,
+            sample=sample.identified(signature=signature, **identity),
+            show_row=lambda at, rows=series.rows: _shown(rows[at], at),  # type: ignore[misc]  # bound to this side
+        )
+        scores.append(score)
+    return scores
+
+
+def signature_of(series: Series, tool: str) -> Signature:
+    facts = series.facts
+    fields = {"filter": series.filter or "none", "task_version": facts.task_version, "version": tool}
+    fields |= {"shots": facts.number_of_shots, "weights": series.weights}
+    return Signature([(series.metric, None), *((name, value) for name, value in fields.items() if value)])
+
+
+def identity_of_series(series: Series) -> dict[str, str]:
+    """Return what a comparison must share besides the signature: the rows, and the facts that the files tell."""
+    told = {name: value for name, value in vars(series.facts).items() if value and name not in _IN_SIGNATURE}
+    data = digest([(row.document or row.id, row.prompt, _cluster(row)) for row in series.rows])
+    known = {name.replace("_", " "): _kept(value) for name, value in told.items()}
+    return {"data": data, "better": series.direction or "", **known}
+
+
+def tags_of_rows(rows: Sequence[ResultRow]) -> Tags:
+    """Return the tags of rows by column, of columns that tell rows apart."""
+    columns = dict.fromkeys(name for row in rows for name in row.tags)
+    tags = {name: tuple(row.tags.get(name, "") for row in rows) for name in columns}
+    return {name: values for name, values in tags.items() if len(set(values)) > 1}
+
+
+def values_of(series: Series) -> Floats:
+    return np.array([row.score for row in series.rows], dtype=np.float64)
+
+
+def _cluster(row: ResultRow) -> str:
+    return row.cluster or row.document or row.id
+
+
+def _kept(fact: str) -> str:
+    return fact if len(fact) <= _SHORT else digest(fact)[:12]
+
+
+def _shown(row: ResultRow, at: int) -> ScoredRow:
+    prompt, reference, output = row.texts()
+    prompt += f" [{row.tags['task']}]" if "task" in row.tags else ""
+    return ScoredRow(int(row.id) if row.id.isdecimal() else at, row.score, output, (reference,), prompt)
