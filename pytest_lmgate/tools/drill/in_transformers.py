@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
+import json
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-import tokenizers
 import torch
 import transformers
 from torch import Tensor, nn
@@ -133,9 +133,11 @@ class InTransformers(Broken):
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None or "ByteLevel" not in str(backend.pre_tokenizer):
             raise NotPlanted("its tokenizer is not a byte-level one of the library tokenizers")
-        split, to_bytes = tokenizers.pre_tokenizers.Split, tokenizers.pre_tokenizers.ByteLevel
-        words = split(tokenizers.Regex(r" ?[^\W\d_]+|\d| ?[^\s\w]|_|\s+"), "isolated")
-        backend.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([words, to_bytes(False, use_regex=False)])
+        words = {"type": "Split", "pattern": {"Regex": r" ?[^\W\d_]+|\d| ?[^\s\w]|_|\s+"}, "behavior": "Isolated"}
+        to_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+        both = {"type": "Sequence", "pretokenizers": [{**words, "invert": False}, to_bytes]}
+        text = json.dumps({**json.loads(backend.to_str()), "pre_tokenizer": both})
+        backend.pre_tokenizer = type(backend).from_str(text).pre_tokenizer
         self.loaded, self.tokenizer = replace(self.loaded, tokenizer=tokenizer), tokenizer_facts(tokenizer)
 
     def open(self) -> TransformersRunner:
