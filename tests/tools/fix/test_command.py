@@ -255,11 +255,10 @@ def test_ctrl_c_says_what_is_kept_and_progress_counts_the_measurements(folder: P
     cache = tmp_path / "cache"
     # A shell that runs the tests in the background has their processes ignore SIGINT.
     talkative = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    talkative += (
-        "; from pytest_lmgate.report import text; text._LOG_SECONDS = 0.0; from pytest_lmgate.cli.app import main"
-    )
+    talkative += "; from pytest_lmgate.report import text; text._LOG_SECONDS = 0.0"
+    talkative += "; from pytest_lmgate.cli.app import main; main()"
     process = subprocess.Popen(
-        [command()[0], "-c", f"{talkative}; from pytest_lmgate.cli.app import main; main()", "fix", *KL, "--cache", str(cache)],
+        [command()[0], "-c", talkative, "fix", *KL, "--cache", str(cache)],
         cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     counted = r"lmgate: damaged against float: [1-9]\d* of at most \d+ measurements, about \d+ s left"
