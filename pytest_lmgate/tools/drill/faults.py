@@ -187,7 +187,7 @@ class WrongHeads(_InStructure):
 
 @dataclass(frozen=True)
 class Rope(_InStructure):
-    """Rotary frequencies have another base, or all are scaled."""
+    """Rotary frequencies have a smaller base, as where it is read as an older model's, or all are scaled."""
 
     scaled: bool = False
 
@@ -202,7 +202,7 @@ class Rope(_InStructure):
             raise NotPlanted("it keeps no rotary frequencies")
         for module, name, frequencies in held:
             at = torch.arange(len(frequencies), device=frequencies.device) / len(frequencies)
-            setattr(module, name, frequencies / level if self.scaled else frequencies * level**-at)
+            setattr(module, name, frequencies / level if self.scaled else frequencies * level**at)
 
 
 class OffPositions(_InStructure):
@@ -258,7 +258,7 @@ STRUCTURE: tuple[Fault, ...] = (
     SkippedBlocks("skip", "blocks in the middle are skipped", _SHARES, _OF_BLOCKS),
     WrongHeads("heads-swapped", "two heads are swapped", _SHARES, _OF_BLOCKS),
     WrongHeads("heads-repeated", "a head is read twice", _SHARES, _OF_BLOCKS, repeated=True),
-    Rope("rope-base", "the base of the rotary positions is wrong", _FACTORS, "{:g} times the base"),
+    Rope("rope-base", "the base of the rotary positions is too small", _FACTORS, "1/{:g} of the base"),
     Rope("rope-scaling", "rotary positions are scaled", _FACTORS[:-1], "by 1/{:g}", scaled=True),
     OffPositions("position", f"positions are too high from token {_BEGIN} on", (1, 2, 4, 8, 16), "by {:g}"),
     Number("window", "the window of attention is too short", (0.75, *_SHARES[-2::-1]), "{:g} of it", *_WINDOW),
