@@ -1,6 +1,7 @@
 """`lmgate drill`: whether its word comes true, what verdicts promise to see, other rules, its cost, and kills.
 
     python benchmarks/drill.py defects       # published defects, planted by code that is not the drill's
+    python benchmarks/drill.py power         # what verdicts state that they see, against what they see
     python benchmarks/drill.py kills         # 20 kills at random moments
 
 Defects: small models get five typical sets of gates. The drill says beforehand which gates its usual faults turn red.
@@ -13,17 +14,19 @@ Exits with 1 if a requirement is broken, unless --no-check is given.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -71,6 +74,7 @@ TYPICAL = {
     ],
 }
 """The gates of five usual files, by what people gate."""
+Gates = Mapping[str, Sequence[str]]
 
 
 def make_model(kind: str, seed: int) -> Any:
@@ -154,7 +158,7 @@ def losses(model: Any, ids: Any) -> Any:
     return -said[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
 
 
-def make_project(folder: Path, kind: str, seed: int = 0) -> None:
+def make_project(folder: Path, kind: str, seed: int = 0, *, rows: int = ROWS, typical: Gates = TYPICAL) -> None:
     """Write a model, its rounding to 8 bits, data that the model wrote, and the typical gates."""
     import torch
     import transformers
@@ -166,10 +170,10 @@ def make_project(folder: Path, kind: str, seed: int = 0) -> None:
         if kind == "adapter":
             make_adapted(folder, model, tokenizer)
             model = load_adapted(folder / "float")
-        begun = torch.randint(3, VOCABULARY, (ROWS, 1))
-        rows = continued(model, begun, TOKENS - 1, sampled=True)  # read without special tokens
-        write(folder / "rows.jsonl", [{"text": tokenizer.decode(row)} for row in rows])
-        ppl = losses(model, rows).mean().exp()
+        begun = torch.randint(3, VOCABULARY, (rows, 1))
+        texts = continued(model, begun, TOKENS - 1, sampled=True)  # read without special tokens
+        write(folder / "rows.jsonl", [{"text": tokenizer.decode(ids)} for ids in texts])
+        ppl = losses(model, texts).mean().exp()
         begun = continued(model, torch.cat([torch.ones_like(begun), begun], 1), 14, sampled=True)
         write(folder / "quiz.jsonl", list(questions(model, tokenizer, begun)))
         texts = continued(model, begun[:, :PROMPT], NEW, sampled=False)
@@ -182,8 +186,8 @@ def make_project(folder: Path, kind: str, seed: int = 0) -> None:
             tokenizer.save_pretrained(folder / "int8")
     more = ", adapter: adapter" if kind == "adapter" else ""
     head = _YAML.format(new=NEW, answer=ANSWER, more=more)
-    gates = [gate % {"ppl": 1.05 * ppl} for typical in TYPICAL.values() for gate in typical]
-    (folder / "lmgate.yaml").write_text(head + "".join(f"  - {gate}\n" for gate in gates))
+    lines = [gate % {"ppl": 1.05 * ppl} for gates in typical.values() for gate in gates]
+    (folder / "lmgate.yaml").write_text(head + "".join(f"  - {gate}\n" for gate in lines))
     (folder / "pytest.ini").write_text("[pytest]\n")
 
 
@@ -515,6 +519,210 @@ def row(what: str, seen: Sequence[Pair], at_least: float = 0.0) -> Row:
     return Row(what, value, wanted, true >= at_least * len(seen), f"{red} red")
 
 
+# Promise against sight.
+
+POOL, DRAWN, REDRAWN, FACTOR = 240, 60, 20, 1.5
+JUDGED = {
+    "limits": [TYPICAL["perplexity"][0], TYPICAL["quantization"][1], TYPICAL["choices"][0], TYPICAL["chat task"][0]],
+    "bounds": [
+        TYPICAL["perplexity"][0].replace("}", ", confidence: 0.95}"),
+        TYPICAL["chat task"][0].replace("}", ", confidence: 0.95}"),
+    ],
+    "pairs": [
+        TYPICAL["quantization"][0],
+        "no_regression: {metric: accuracy, model: int8, dataset: quiz, against: float, tolerance: 0.05}",
+        "no_regression: {metric: exact, model: int8, dataset: chats, against: float, tolerance: 0.05}",
+        "no_regression: {metric: chrf, model: int8, dataset: texts, against: float, tolerance: 10}",
+    ],
+}
+"""Gates whose promise is tried: of a value, of its bounds, and of pairs."""
+POWERS = ("rope-base", "rope-scaling", "softcap")  # levels that multiply
+SHARES = ("logit-scale", "base", "answers", "temperature")  # levels that are shares of the strongest
+
+
+def variants(fault: Any) -> list[Any]:
+    """Return a fault at finer strengths than the drill has, from the weakest to the strongest.
+
+    What replaces tensors is mixed with the model's own tensors; a fault that is all or nothing keeps its levels.
+    """
+    from pytest_lmgate.tools.drill.planting import Broken, Fault
+
+    @dataclass(frozen=True)
+    class Mixed(Fault):
+        of: Any = None
+
+        def plant(self, broken: Broken, level: float) -> None:
+            put = broken.put
+            broken.put = lambda old, new: put(old, old.float() + level * (new.float() - old.float()))  # type: ignore[method-assign]
+            self.of.plant(broken, self.of.levels[-1])
+
+    strongest, parts = fault.levels[-1], [2 ** (-at / 3) for at in range(36, -1, -1)]
+    if fault.name in POWERS:
+        return [replace(fault, levels=(strongest**part,)) for part in parts]
+    if fault.name in SHARES:
+        return [replace(fault, levels=(strongest * part,)) for part in parts]
+    if fault.kind == "weights" or fault.name.startswith(("heads", "fp8", "bfloat16", "float16")):
+        return [Mixed(fault.name, fault.sentence, (part,), fault.words, of=fault) for part in parts]
+    return [replace(fault, levels=(level,)) for level in fault.levels]
+
+
+def half_seen(verdict: Any) -> float | None:
+    """Return the damage that a gate says FAIL to in half of samples, if its verdict's stated power is right.
+
+    `smallest_seen` states it for a power of 80%, where it has an interval.
+    """
+    from pytest_lmgate.judge.verdict import smallest_seen
+    from pytest_lmgate.stats.means import score_quantile
+
+    if (found := verdict.comparison) is not None:
+        if found.detectable is None:
+            return None
+        more = 1 + score_quantile(0.8, found.df) / score_quantile(found.confidence, found.df)
+        return float(found.tolerance.size + found.detectable / more)
+    if (bounded := verdict.bounded) is None:
+        return smallest_seen(verdict)
+    better = bounded.lower if verdict.direction == "lower" else bounded.upper
+    return None if better is None else float(abs(verdict.limit - verdict.value) + abs(verdict.value - better))
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a gate sees of a fault.
+
+    Attributes:
+        fault: The fault's name.
+        gate: The gate's name.
+        stated: The damage of half of the samples, by the median of what the unbroken verdicts state.
+        below: The damage of all rows at the strongest fault that fewer than half of the samples see.
+        above: That at the weakest that half of them see.
+    """
+
+    fault: str
+    gate: str
+    stated: float
+    below: float
+    above: float
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether the fault has no strengths that are near enough to tell."""
+        return self.above > FACTOR**2 * max(self.below, 0.0) and not self.is_wrong
+
+    @property
+    def is_wrong(self) -> bool:
+        return not self.below / FACTOR <= self.stated <= FACTOR * self.above
+
+
+class Tried:
+    """A project whose gates judge redrawn rows of models with faults; each model is measured once."""
+
+    def __init__(self, folder: Path) -> None:
+        from pytest_lmgate.cli.measure import gates_by_label
+        from pytest_lmgate.judge.baseline import Baselines
+        from pytest_lmgate.settings.file import load_project
+        from pytest_lmgate.settings.session import Options
+        from pytest_lmgate.tools.drill.planting import DrillJudge, FaultyEvaluator
+
+        project, options = load_project(folder), Options(folder / "cache")
+        self.evaluator = FaultyEvaluator(project, options)
+        self._measured = self.evaluator.evaluate
+        self.evaluator.evaluate = self._redrawn  # type: ignore[method-assign]
+        self.judge = DrillJudge(self.evaluator, options, Baselines(folder / "none.json"))
+        assert project.file is not None
+        gates = gates_by_label(project.file).items()
+        self.gates = {label: self.evaluator.bind_gate(entry.gate) for label, entry in gates}
+        self._scores: dict[str, Any] = {}
+        self._rows: int | None = None  # the seed of the rows that are drawn; None for all
+        self._drawn: dict[tuple[int, int], Any] = {}
+
+    def _redrawn(self, what: Any, *_: Any) -> Any:
+        """Evaluate on the rows that are drawn."""
+        import numpy as np
+
+        bound, planted = self.evaluator.bind(what), self.evaluator.resolver.planted
+        broken = planted is not None and bound.model == planted.ref
+        key = f"{bound.what!r} {(planted.fault, planted.strength) if broken else None!r}"
+        if key not in self._scores:
+            self._scores[key] = self._measured(bound)
+        score = self._scores[key]
+        if self._rows is None:
+            return score
+        count = len(score.sample.by_row.counts)
+        if (count, self._rows) not in self._drawn:
+            rows = np.random.default_rng(self._rows).permutation(count)[: count * DRAWN // POOL]
+            self._drawn[count, self._rows] = np.isin(np.arange(count), rows)
+        sample = replace(score.sample.of_rows(self._drawn[count, self._rows]), identity=score.sample.identity)
+        return replace(score, number=sample.value(), sample=sample, show_row=None)
+
+    def verdicts(self, gate: str, fault: Any = None) -> tuple[Any, list[Any]]:
+        """Return the verdict on all rows, and those on the rows of each draw."""
+        bound = self.gates[gate]
+        with self.evaluator.planted(bound, fault, 1) if fault is not None else contextlib.nullcontext():
+            found = []
+            for self._rows in (None, *range(REDRAWN)):
+                found.append(self.judge.judge(bound, gate, gate)[0])
+        return found[0], found[1:]
+
+    def why_not(self, fault: Any) -> str:
+        """Return why a fault cannot be planted in the model of the gates; empty if it can."""
+        from pytest_lmgate.tools.drill.plan import Drill, Guard
+
+        healthy: Any = None
+        guard = Guard("", next(iter(self.gates.values())), healthy, frozenset())
+        return Drill(self.evaluator, self.judge, [], [], {})._why_not(guard, fault)
+
+    def sight(self, gate: str, fault: Any) -> Sight | None:
+        """Find the damage that half of the draws see; None if half of them do not see the strongest fault."""
+        from pytest_lmgate.tools.drill.plan import Finding, Guard, bisect
+
+        whole, drawn = self.verdicts(gate)
+        stated = [half for verdict in drawn if (half := half_seen(verdict)) is not None]
+        if len(stated) < REDRAWN or whole.failed:
+            return None
+        guard, faults, damages = Guard(gate, self.gates[gate], whole, frozenset()), variants(fault), {0: 0.0}
+
+        def is_seen(strength: int) -> bool:
+            broken, found = self.verdicts(gate, faults[strength - 1])
+            damages[strength] = Finding(guard, fault, "caught", strength, {strength: broken}).damage_of(strength) or 0.0
+            return 2 * sum(verdict.verdict in ("fail", "error") for verdict in found) >= REDRAWN
+
+        strength = bisect(len(faults), is_seen)
+        if not strength:
+            return None
+        return Sight(fault.name, gate, statistics.median(stated), damages[strength - 1], damages[strength])
+
+
+def run_power(folder: Path, seeds: int) -> list[Row]:
+    """Print the pairs of a gate and a fault whose sight is not what the verdict stated, and how many there are."""
+    from pytest_lmgate.tools.drill.faults import known_faults
+
+    seen: list[Sight] = []
+    for seed, kind in itertools.product(range(seeds), ("llama", "gemma2", "adapter")):
+        project = folder / f"{kind}-{seed}"
+        project.mkdir()
+        make_project(project, kind, seed, rows=POOL, typical=JUDGED)
+        tried = Tried(project)
+        for fault in known_faults().values():
+            if tried.why_not(fault):
+                continue
+            found = [sight for gate in tried.gates if (sight := tried.sight(gate, fault)) is not None]
+            seen += found
+            for each in found:
+                words = "coarse" if each.is_coarse else "WRONG" if each.is_wrong else "right"
+                print(
+                    f"  {words:6} {kind}-{seed} {each.fault:15} {each.gate:70} "
+                    f"stated {each.stated:.4g}, seen {each.below:.4g} to {each.above:.4g}",
+                    flush=True,
+                )
+    told = [each for each in seen if not each.is_coarse]
+    right = sum(not each.is_wrong for each in told)
+    return [
+        Row("pairs in which half of the draws see a fault", str(len(seen))),
+        Row("of these, with strengths near enough to tell", str(len(told)), "200", len(told) >= 200),
+        Row(f"stated power right within a factor of {FACTOR}", f"{right} ({right / len(told):.1%})"),
+    ]
+
+
 # Kills.
 
 
@@ -565,13 +773,14 @@ def same(what: str, one: object, other: object) -> Row:
 def main() -> int:
     """Run what was asked for."""
     parser = arguments(__doc__)
-    parser.add_argument("part", choices=["defects", "kills"])
+    parser.add_argument("part", choices=["defects", "power", "kills"])
     parser.add_argument("--seeds", type=int, default=2, help="defects: models of each kind")
     parser.add_argument("--kills", type=int, default=20)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         parts: dict[str, tuple[str, Callable[[], list[Row]]]] = {
             "defects": ("The drill's word, by (gate, defect)", lambda: run_defects(Path(temporary), given.seeds)),
+            "power": ("What verdicts promise to see", lambda: run_power(Path(temporary), given.seeds)),
             "kills": ("Kills", lambda: run_kills(Path(temporary) / "project", given.kills, KILLED)),
         }
         title, rows = parts[given.part]
