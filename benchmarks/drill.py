@@ -409,8 +409,8 @@ DEFECTS = (
     Defect("a block falls back to 2 bits", "llama", "round-last", 2, tensors(coarse_block)),
     Defect("a checkpoint is saved in bfloat16", "llama", "bfloat16", 1, tensors(in_bfloat16)),
     Defect("answers are joined to the wrong rows", "llama", "answers", 1, of_the_row_before),
-    Defect("keys and values in FP8 without scales", "llama", "fp8-e4m3", 1, by_kernel(_UNSCALED)),
-    Defect("a prefix block of another request", "llama", "prompt-cut", 4, by_kernel(_OTHERS_BLOCK)),
+    Defect("keys and values in FP8 without scales", "llama", "kv-bits", 4, by_kernel(_UNSCALED)),
+    Defect("a prefix block of another request", "llama", "kv-other", 4, by_kernel(_OTHERS_BLOCK)),
     Defect(
         "a kernel ignores soft caps", "gemma2", "softcap", 1000,
         edited("config.json", attn_logit_softcapping=None, final_logit_softcapping=None),
@@ -621,7 +621,7 @@ class Tried:
         from pytest_lmgate.judge.baseline import Baselines
         from pytest_lmgate.settings.file import load_project
         from pytest_lmgate.settings.session import Options
-        from pytest_lmgate.tools.drill.planting import DrillJudge, FaultyEvaluator
+        from pytest_lmgate.tools.drill.evaluator import DrillJudge, FaultyEvaluator
 
         project, options = load_project(folder), Options(folder / "cache")
         self.evaluator = FaultyEvaluator(project, options)

@@ -52,7 +52,7 @@ class LlamaCppRunner(Runner):
     ) -> None:
         self.file = file  # of several files the first
         self.reopened = reopened  # opens another file of the same kind with the same options
-        self._weights, self._tokens, self._options = weights, tokens, options
+        self._weights, self.tokens, self._options = weights, tokens, options
         self._pool = ThreadPoolExecutor(options.batch_threads)
         self._context: Context | None = None
         self._longest, self._writes, self._is_own_size = 1, False, False
@@ -92,7 +92,7 @@ class LlamaCppRunner(Runner):
         return [self._write(prompt, settings) for prompt in prompts]
 
     def sample(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[Drawn]:
-        ends, name = self._tokens.ends, self._weights.name
+        ends, name = self.tokens.ends, self._weights.name
         return [drawn(self._reader(prompt), prompt, settings, ends=ends, model=name) for prompt in prompts]
 
     def close(self) -> None:
@@ -160,7 +160,7 @@ class LlamaCppRunner(Runner):
         return np.stack([nll, is_top], 1) if request.greedy else nll
 
     def _write(self, prompt: PromptIds, settings: GenerationSettings) -> tuple[str, int, bool]:
-        tokens, name = self._tokens, self._weights.name
+        tokens, name = self.tokens, self._weights.name
 
         def ends(token: int) -> bool:
             return token == tokens.facts.eos or tokens.ends(token)

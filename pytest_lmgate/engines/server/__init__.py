@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -211,6 +212,32 @@ class ServerRunner(Runner):
             if self._has_scored and self._proven is not None:
                 self._proven.try_again()
 
+    @property
+    def settings(self) -> ServerSettings:
+        """How to talk to the server; one that the session started has another address each time."""
+        return self._client.settings
+
+    def through(self, address: str) -> ServerRunner:
+        """Return what asks the same server, which takes the same prompts, by another address, such as a proxy's."""
+        runner = ServerRunner(Client(self._client.name, replace(self.settings, url=address)), self._tokens)
+        runner._takes_ids = self._takes_ids
+        return runner
+
+    def refusal(self, **fields: Any) -> str:
+        """Return why the server refuses a request with these fields; empty if it takes it."""
+        prompt = {"messages": [{"role": "user", "content": "the"}]} if self.settings.chat else {"prompt": "the"}
+        try:
+            self._client.completion({**prompt, "max_tokens": 1, "temperature": 0.0, **fields}, tries=True)
+        except BadAnswer as error:
+            return self._client.reason(error)
+        return ""
+
+    def reads_ids(self) -> bool:
+        """Return whether the server takes token ids for a prompt."""
+        if self._takes_ids is None:
+            self._takes_ids = self._reads_ids()
+        return self._takes_ids
+
     def prepare(self, requests: Requests, *, compare: bool = False) -> Batching:
         if self._proven is None:
             self._proven = proven_way(self._client, self._tokens)
@@ -220,12 +247,12 @@ class ServerRunner(Runner):
         return self._together(self._nll, requests)
 
     def prepare_writing(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Batching:
-        if self._takes_ids is None and not self._client.settings.chat:
-            self._takes_ids = self._reads_ids()
+        if not self.settings.chat:
+            self.reads_ids()
         return self._batching([len(prompt.ids) + settings.max_new_tokens for prompt in prompts])
 
     def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[tuple[str, int, bool]]:
-        write = self._answer if self._client.settings.chat else self._write
+        write = self._answer if self.settings.chat else self._write
         return self._together(partial(write, settings=settings), prompts)
 
     def sample(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[Drawn]:

@@ -122,9 +122,9 @@ def _run(
 ) -> Report:
     from pytest_lmgate.cache.inventory import find_entries
     from pytest_lmgate.judge.baseline import Baselines
+    from pytest_lmgate.tools.drill.evaluator import DrillJudge, FaultyEvaluator
     from pytest_lmgate.tools.drill.outcome import Report
     from pytest_lmgate.tools.drill.plan import Drill, guards_of, suggested
-    from pytest_lmgate.tools.drill.planting import DrillJudge, FaultyEvaluator
 
     spec, options = session.project.spec, replace(session.evaluator.options, cache=folder, remote_cache=None)
     options = replace(options, strict=root().is_on("strict"))

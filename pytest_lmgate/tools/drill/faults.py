@@ -4,158 +4,153 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
-from msgspec import structs
 from torch import Tensor, nn
 
-from pytest_lmgate.engines.transformers.blocks import kind_of, output_axis
+from pytest_lmgate.engines.transformers.blocks import output_axis
 from pytest_lmgate.errors import ConfigError, nearest
 from pytest_lmgate.measure.rows import DatasetRows
-from pytest_lmgate.tools.drill.planting import Broken, Fault, Kind, NotPlanted, matrices, rounded
+from pytest_lmgate.tools.drill.cache import keep_stale, lose_last, round_cache, take_other
+from pytest_lmgate.tools.drill.in_transformers import InTransformers
+from pytest_lmgate.tools.drill.planting import SEED, Broken, Change, Fault, Kind, NotPlanted, rounded
 
 _GROUP = "pytest_lmgate.faults"  # of entry points
-_SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
-_OF_BLOCKS = "{:.0%} of the blocks"
 _BEGIN = 16  # token from which positions are off: where a second part of a prompt could begin
-_SEED = 1234
-_BITS = (8, 7, 6, 5, 4, 3, 2)
 
 
-@dataclass(frozen=True)
-class RoundedBlock(Fault):
-    at: float = 0.5  # place of the block: 0 is the first, 1 the last
-
-    def plant(self, broken: Broken, level: float) -> None:
-        broken.first = int(self.at * (len(broken.blocks) - 1) + 0.5)
-        for _, layer in matrices(broken.blocks[broken.first]):
-            broken.put(layer.weight, rounded(layer.weight, level, 1 - output_axis(layer)))
-
-
-class Noise(Fault):
-    def plant(self, broken: Broken, level: float) -> None:
-        for name, layer in matrices(nn.ModuleList(broken.blocks)):
-            weight, generator = layer.weight, torch.Generator().manual_seed(zlib.crc32(name.encode()))
-            drawn = torch.randn(weight.shape, generator=generator).to(weight.device)
-            broken.put(weight, weight.float() + level * weight.float().std() * drawn)
+def _round_block(broken: Broken, level: float, *, at: float | None) -> None:
+    """Round a block: 0 is the first, 1 the last, None the most sensitive."""
+    if at is None:
+        broken.first = _modules(broken).most_sensitive
+    else:
+        broken.first = int(at * (broken.size - 1) + 0.5)
+    for matrix in broken.matrices(broken.first):
+        matrix.change(partial(rounded, bits=level))
 
 
-class DoubledScale(Fault):
-    def plant(self, broken: Broken, level: float) -> None:
-        layers = matrices(broken.middle())
-        layer = next((layer for name, layer in layers if kind_of(name) == "down"), layers[-1][1])
-        scales = torch.ones(layer.weight.shape[output_axis(layer)], device=layer.weight.device)
-        scales[: math.ceil(level * len(scales))] = 2
-        broken.put(layer.weight, layer.weight.float() * scales.unsqueeze(1 - output_axis(layer)))
+def _modules(broken: Broken) -> InTransformers:
+    """Return a model of transformers; NotPlanted if it is another."""
+    _ = broken.model
+    assert isinstance(broken, InTransformers)
+    return broken
 
 
-class OtherLayer(Fault):
-    def plant(self, broken: Broken, level: float) -> None:
-        block = broken.middle()
-        other = broken.blocks[broken.first - 1]
-        if other is block:
-            raise NotPlanted("it has one block only")
-        name, layer = max(matrices(block), key=lambda entry: entry[1].weight.numel())
-        theirs = dict(matrices(other)).get(name)
-        if theirs is None or theirs.weight.shape != layer.weight.shape:
-            raise NotPlanted("the layer before has no tensor of this name and shape")
-        weight, axis = layer.weight.clone(), output_axis(layer)
-        rows = math.ceil(level * weight.shape[axis])
-        weight.narrow(axis, 0, rows).copy_(theirs.weight.narrow(axis, 0, rows))
-        broken.put(layer.weight, weight)
+def _add_noise(broken: Broken, level: float) -> None:
+    for block in range(broken.size):
+        for matrix in broken.matrices(block):
+            generator = torch.Generator().manual_seed(zlib.crc32(f"{block}.{matrix.name}".encode()))
+            matrix.change(partial(_noisy, level=level, generator=generator))
 
 
-@dataclass(frozen=True)
-class LostVectors(Fault):
-    """Biases, or weights of norms, are those of a new model."""
-
-    what: Literal["bias", "norm"] = "bias"
-
-    def plant(self, broken: Broken, level: float) -> None:
-        lost: list[tuple[Tensor, Tensor]] = []
-        for module in nn.ModuleList(broken.last(level)).modules():
-            name, kind = ("weight", type(module).__name__) if self.what == "norm" else ("bias", "")
-            held = getattr(module, name, None)
-            if isinstance(held, nn.Parameter) and held.ndim == 1 and ("Norm" in kind or not kind):
-                value = float(self.what == "norm" and "Gemma" not in kind)  # Gemma's multiply by 1 + weight
-                lost.append((held, torch.full_like(held, value)))
-        if all(torch.equal(*pair) for pair in lost):
-            raise NotPlanted(f"its blocks have no {self.what} with a value of its own")
-        for pair in lost:
-            broken.put(*pair)
+def _noisy(weight: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    drawn = torch.randn(weight.shape, generator=generator).to(weight.device)
+    return weight.float() + level * weight.float().std() * drawn
 
 
-class LostAdapter(Fault):
-    def plant(self, broken: Broken, level: float) -> None:
-        layers = [module for module in broken.model.modules() if hasattr(module, "lora_A") and module.scaling]
-        if not layers:
-            raise NotPlanted("it has no LoRA adapter")
-        for layer in layers:
-            layer.scaling = {name: scale * (1 - level) for name, scale in layer.scaling.items()}
+def _double_scale(broken: Broken, level: float) -> None:
+    def doubled(weight: Tensor) -> Tensor:
+        rows = math.ceil(level * len(weight))
+        return torch.cat([2 * weight[:rows], weight[rows:]])
+
+    matrices = broken.matrices(broken.middle())
+    next((matrix for matrix in matrices if matrix.part == "down"), matrices[-1]).change(doubled)
 
 
-@dataclass(frozen=True)
-class Narrow(Fault):
-    """Weights in a narrower type; of 8 bits, with one scale for each tensor."""
+def _take_other_layer(broken: Broken, level: float) -> None:
+    def exchanged(weight: Tensor) -> Tensor:
+        rows = math.ceil(level * len(weight))
+        return torch.cat([theirs[name].read()[:rows], weight[rows:]])
 
-    dtype: torch.dtype = torch.bfloat16
-    kind: ClassVar[Kind] = "arithmetic"
-
-    def plant(self, broken: Broken, level: float) -> None:
-        changes = False
-        for block in broken.last(level):
-            for _, layer in matrices(block):
-                weight, scale = layer.weight, torch.ones((), device=layer.weight.device)
-                if self.dtype.itemsize == 1:
-                    scale = weight.float().abs().max() / torch.finfo(self.dtype).max
-                narrow = (weight.float() / scale).to(self.dtype).float() * scale if scale > 0 else weight.float()
-                changes = changes or not torch.equal(narrow.to(weight.dtype), weight)
-                broken.put(weight, narrow)
-        if not changes:
-            raise NotPlanted(f"its weights have no more digits than {str(self.dtype).removeprefix('torch.')}")
+    block = broken.middle()
+    if block == 0:
+        raise NotPlanted("it has one block only")
+    largest = max(broken.matrices(block), key=lambda matrix: matrix.read().numel())
+    theirs, name = {matrix.name: matrix for matrix in broken.matrices(block - 1)}, largest.name
+    if name not in theirs or theirs[name].read().shape != largest.read().shape:
+        raise NotPlanted("the block before has no tensor of this name and shape")
+    largest.change(exchanged)
 
 
-class RoundedActivations(Fault):
-    kind: ClassVar[Kind] = "arithmetic"
-
-    def plant(self, broken: Broken, level: float) -> None:
-        for _, layer in matrices(nn.ModuleList(broken.blocks)):
-            layer.register_forward_pre_hook(lambda _, given: (rounded(given[0], level, -1), *given[1:]))
-
-
-WEIGHTS: tuple[Fault, ...] = (
-    RoundedBlock("round-first", "the first block is rounded to few bits", _BITS, "{:g} bits", 0),
-    RoundedBlock("round-middle", "the middle block is rounded to few bits", _BITS, "{:g} bits", 0.5),
-    RoundedBlock("round-last", "the last block is rounded to few bits", _BITS, "{:g} bits", 1),
-    Noise("noise", "weights of all blocks have noise", (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1), "{:.0%} of their spread"),
-    DoubledScale("scale", "a scale of the middle block is doubled", (1 / 64, *_SHARES), "{:.2g} of its rows"),
-    OtherLayer("wrong-layer", "a tensor is the one of the block before", (1 / 64, *_SHARES), "{:.2g} of its rows"),
-    LostVectors("bias", "biases are not loaded", _SHARES, _OF_BLOCKS),
-    LostVectors("norm", "weights of norms are not loaded", _SHARES, _OF_BLOCKS, "norm"),
-    LostAdapter("base", "the adapter is not applied", _SHARES[1:], "{:.0%} of it lost"),
-    Narrow("bfloat16", "weights are rounded to bfloat16", _SHARES[1:], _OF_BLOCKS, torch.bfloat16),
-    Narrow("float16", "weights are rounded to float16", _SHARES[1:], _OF_BLOCKS, torch.float16),
-    Narrow("fp8-e4m3", "weights are rounded to FP8 (e4m3)", _SHARES[1:], _OF_BLOCKS, torch.float8_e4m3fn),
-    Narrow("fp8-e5m2", "weights are rounded to FP8 (e5m2)", _SHARES[1:], _OF_BLOCKS, torch.float8_e5m2),
-    RoundedActivations("activations", "activations are rounded to few bits", _BITS[:-1], "{:g} bits"),
-)
+def _lose_vectors(broken: Broken, level: float, *, what: Literal["bias", "norm"]) -> None:
+    """Have biases, or weights of norms, be those of a new model."""
+    lost = [found for block in broken.last(level) for found in broken.vectors(block, what)]
+    if all(bool((weight.read() == value).all()) for weight, value in lost):
+        raise NotPlanted(f"its blocks have no {what} with a value of its own")
+    for weight, value in lost:
+        weight.change(partial(torch.full_like, fill_value=value))
 
 
-@dataclass(frozen=True)
-class _InStructure(Fault):
-    kind: ClassVar[Kind] = "structure"
+def _lose_adapter(broken: Broken, level: float) -> None:
+    layers = [module for module in broken.model.modules() if hasattr(module, "lora_A") and module.scaling]
+    if not layers:
+        raise NotPlanted("it has no LoRA adapter")
+    for layer in layers:
+        layer.scaling = {name: scale * (1 - level) for name, scale in layer.scaling.items()}
 
 
-class SkippedBlocks(_InStructure):
-    def plant(self, broken: Broken, level: float) -> None:
-        count = math.ceil(level * len(broken.blocks))
-        broken.first = (len(broken.blocks) - count) // 2
-        for block in broken.blocks[broken.first : broken.first + count]:
-            block.register_forward_hook(_skip, with_kwargs=True)
+def _untie_head(broken: Broken, level: float) -> None:
+    """Have rows of the head be those of a new model, as where it was not tied to the embeddings that it shares."""
+    head, weight = broken.model.get_output_embeddings(), broken.model.get_input_embeddings().weight
+    if head is None or head.weight is not weight:
+        raise NotPlanted("its head has weights of its own")
+    broken.first, rows = broken.size, math.ceil(level * len(weight))
+    drawn = torch.randn(weight[:rows].shape, generator=torch.Generator().manual_seed(SEED)) * weight.float().std().cpu()
+    head.weight = nn.Parameter(torch.cat([drawn.to(weight), weight[rows:]]), requires_grad=False)
+
+
+def _narrow(broken: Broken, level: float, *, dtype: torch.dtype) -> None:
+    """Round weights to a narrower type; of 8 bits, with one scale for each tensor."""
+
+    def narrowed(weight: Tensor) -> Tensor:
+        scale = torch.ones((), device=weight.device)
+        if dtype.itemsize == 1:
+            scale = weight.float().abs().max() / torch.finfo(dtype).max
+        narrow = (weight.float() / scale).to(dtype).float() * scale if scale > 0 else weight.float()
+        return narrow.to(weight.dtype)
+
+    matrices = [matrix for block in broken.last(level) for matrix in broken.matrices(block)]
+    if all(torch.equal(narrowed(weight := matrix.read()), weight) for matrix in matrices):
+        raise NotPlanted(f"its weights have no more digits than {str(dtype).removeprefix('torch.')}")
+    for matrix in matrices:
+        matrix.change(narrowed)
+
+
+def _round_activations(broken: Broken, level: float) -> None:
+    for layer in _linear(broken):
+        layer.register_forward_pre_hook(lambda _, given: (rounded(given[0], level), *given[1:]))
+
+
+def _linear(broken: Broken) -> list[Any]:
+    made = _modules(broken)
+    return [layer for block in range(made.size) for _, layer in made.layers(block)]
+
+
+def _round_sums(broken: Broken, level: float) -> None:
+    """Add products in float32, so many at a time, to a sum in bfloat16."""
+
+    def summed(layer: Any, given: tuple[Tensor, ...], _: Tensor) -> Tensor:
+        weight, states = layer.weight if output_axis(layer) == 0 else layer.weight.T, given[0].float()
+        total = torch.zeros((), dtype=torch.bfloat16, device=weight.device)
+        for begin in range(0, weight.shape[1], int(level)):
+            part = slice(begin, begin + int(level))
+            total = (total.float() + states[..., part] @ weight[:, part].float().T).bfloat16()
+        return (total if layer.bias is None else total + layer.bias).to(given[0].dtype)
+
+    for layer in _linear(broken):
+        layer.register_forward_hook(summed)
+
+
+def _skip_blocks(broken: Broken, level: float) -> None:
+    made, count = _modules(broken), math.ceil(level * broken.size)
+    broken.first = (made.size - count) // 2
+    for block in made.blocks[broken.first : broken.first + count]:
+        block.register_forward_hook(_skip, with_kwargs=True)
 
 
 def _skip(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
@@ -163,179 +158,114 @@ def _skip(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: A
     return states if isinstance(output, Tensor) else (states, *output[1:])
 
 
-@dataclass(frozen=True)
-class WrongHeads(_InStructure):
-    """The first two heads of the attention are swapped, or the first is read twice: in what reads their output."""
+def _mix_heads(broken: Broken, level: float, *, repeated: bool) -> None:
+    """Swap the first two heads of the attention, or read the first twice: in what reads their output."""
 
-    repeated: bool = False
+    def mixed(weight: Tensor, size: int) -> Tensor:
+        one, two, others = weight.split([size, size, weight.shape[1] - 2 * size], 1)
+        return torch.cat([one + two, torch.zeros_like(one), others] if repeated else [two, one, others], 1)
 
-    def plant(self, broken: Broken, level: float) -> None:
-        for block in broken.last(level):
-            name, layer = next(((name, layer) for name, layer in matrices(block) if kind_of(name) == "o"), ("", None))
-            if layer is None:
-                raise NotPlanted("its blocks have no attention with an output layer of a known name")
-            attention, width = block.get_submodule(name.rpartition(".")[0]), layer.weight.shape[1 - output_axis(layer)]
-            size = getattr(attention, "v_head_dim", None) or getattr(attention, "head_dim", None)
-            if not isinstance(size, int) or width % size or width < 2 * size:
-                raise NotPlanted("it does not say how wide a head of its attention is, or has one head")
-            weight, axis = layer.weight.clone(), 1 - output_axis(layer)
-            one, two = (layer.weight.narrow(axis, at, size) for at in (0, size))
-            weight.narrow(axis, 0, size).copy_(one + two if self.repeated else two)
-            weight.narrow(axis, size, size).copy_(torch.zeros_like(one) if self.repeated else one)
-            broken.put(layer.weight, weight)
+    made = _modules(broken)
+    for block in broken.last(level):
+        matrix = next((matrix for matrix in made.matrices(block) if matrix.part == "o"), None)
+        if matrix is None:
+            raise NotPlanted("its blocks have no attention with an output layer of a known name")
+        attention, width = made.blocks[block].get_submodule(matrix.name.rpartition(".")[0]), matrix.read().shape[1]
+        size = getattr(attention, "v_head_dim", None) or getattr(attention, "head_dim", None)
+        if not isinstance(size, int) or width % size or width < 2 * size:
+            raise NotPlanted("it does not say how wide a head of its attention is, or has one head")
+        matrix.change(partial(mixed, size=size))
 
 
-@dataclass(frozen=True)
-class Rope(_InStructure):
-    """Rotary frequencies have a smaller base, as where it is read as an older model's, or all are scaled."""
-
-    scaled: bool = False
-
-    def plant(self, broken: Broken, level: float) -> None:
-        held = [
-            (module, name, buffer)
-            for module in broken.model.modules()
-            for name, buffer in module.named_buffers(recurse=False)
-            if name.endswith("inv_freq")
-        ]
-        if not held:
-            raise NotPlanted("it keeps no rotary frequencies")
-        for module, name, frequencies in held:
-            at = torch.arange(len(frequencies), device=frequencies.device) / len(frequencies)
-            setattr(module, name, frequencies / level if self.scaled else frequencies * level**at)
+def _change_rope_base(broken: Broken, level: float) -> None:
+    _change_rope(broken, lambda rates: rates * level ** (torch.arange(len(rates), device=rates.device) / len(rates)))
 
 
-class OffPositions(_InStructure):
-    """Positions are too high from a token on, as where a prompt is read in two parts."""
-
-    def plant(self, broken: Broken, level: float) -> None:
-        def moved(ids: Any) -> Any:
-            if not isinstance(ids, Tensor) or ids.is_floating_point():
-                return ids
-            return ids + int(level) * (ids >= _BEGIN)
-
-        def off(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-            return tuple(map(moved, given)), {key: moved(value) for key, value in named.items()}
-
-        held = [
-            (module, type(module) is nn.Embedding)
-            for name, module in broken.model.named_modules()
-            if (last := name.rpartition(".")[2]).startswith("rotary_emb")
-            or (type(module) is nn.Embedding and last in ("wpe", "embed_positions"))
-        ]
-        if not held:
-            raise NotPlanted("it has no module of positions that is known")
-        for module, is_table in held:
-            module.register_forward_pre_hook(off, with_kwargs=True)
-            if is_table:  # the last position has none behind it
-                most = module.num_embeddings - 1
-                module.register_forward_pre_hook(lambda _, given, most=most: (given[0].clamp(max=most),))
+def _scale_rope(broken: Broken, level: float) -> None:
+    _change_rope(broken, lambda rates: rates / level)
 
 
-@dataclass(frozen=True)
-class Number(_InStructure):
-    """A number of the configuration, which modules may hold too, is multiplied; or, as a power, moves to 1."""
-
-    of: tuple[str, ...] = ()
-    what: str = ""
-    is_power: bool = False
-
-    def plant(self, broken: Broken, level: float) -> None:
-        held = [found for found in broken.holders(*self.of) if found[2] != 1]
-        if not held:
-            raise NotPlanted(f"it has no {self.what}")
-        for holder, name, value in held:
-            changed = value ** (1 - level) if self.is_power else value * level
-            setattr(holder, name, max(1, int(changed)) if isinstance(value, int) else changed)
+def _change_rope(broken: Broken, change: Change) -> None:
+    held = [
+        (module, name, buffer)
+        for module in broken.model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if name.endswith("inv_freq")
+    ]
+    if not held:
+        raise NotPlanted("it keeps no rotary frequencies")
+    for module, name, frequencies in held:
+        setattr(module, name, change(frequencies))
 
 
-_FACTORS = (1.01, 1.05, 1.25, 2, 5, 10, 100)
-_LONGER = (1.25, 2, 4, 1000)
-_WINDOW = ("sliding_window", "attention_window_size"), "window of attention"
-_CAP = ("final_logit_softcapping", "attn_logit_softcapping", "logits_soft_cap"), "soft cap of logits"
-_SCALE = ("logit_scale", "logits_scaling"), "scale of logits"
-STRUCTURE: tuple[Fault, ...] = (
-    SkippedBlocks("skip", "blocks in the middle are skipped", _SHARES, _OF_BLOCKS),
-    WrongHeads("heads-swapped", "two heads are swapped", _SHARES, _OF_BLOCKS),
-    WrongHeads("heads-repeated", "a head is read twice", _SHARES, _OF_BLOCKS, repeated=True),
-    Rope("rope-base", "the base of the rotary positions is too small", _FACTORS, "1/{:g} of the base"),
-    Rope("rope-scaling", "rotary positions are scaled", _FACTORS[:-1], "by 1/{:g}", scaled=True),
-    OffPositions("position", f"positions are too high from token {_BEGIN} on", (1, 2, 4, 8, 16), "by {:g}"),
-    Number("window", "the window of attention is too short", (0.75, *_SHARES[-2::-1]), "{:g} of it", *_WINDOW),
-    Number("no-window", "the window of attention is ignored", _LONGER, "{:g} times as long", *_WINDOW),
-    Number("softcap", "the soft cap of logits is lost", _LONGER, "{:g} times as high", *_CAP),
-    Number("logit-scale", "the scale of logits is lost", _SHARES[1:], "{:.0%} of it", *_SCALE, is_power=True),
-)
+def _move_positions(broken: Broken, level: float) -> None:
+    """Have positions too high from a token on, as where a prompt is read in two parts."""
+
+    def moved(ids: Any) -> Any:
+        if not isinstance(ids, Tensor) or ids.is_floating_point():
+            return ids
+        return ids + int(level) * (ids >= _BEGIN)
+
+    def off(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        return tuple(map(moved, given)), {key: moved(value) for key, value in named.items()}
+
+    held = [
+        (module, type(module) is nn.Embedding)
+        for name, module in broken.model.named_modules()
+        if (last := name.rpartition(".")[2]).startswith("rotary_emb")
+        or (type(module) is nn.Embedding and last in ("wpe", "embed_positions"))
+    ]
+    if not held:
+        raise NotPlanted("it has no module of positions that is known")
+    for module, is_table in held:
+        module.register_forward_pre_hook(off, with_kwargs=True)
+        if is_table:  # the last position has none behind it
+            most = module.num_embeddings - 1
+            module.register_forward_pre_hook(lambda _, given, most=most: (given[0].clamp(max=most),))
 
 
-@dataclass(frozen=True)
-class _InTexts(Fault):
-    kind: ClassVar[Kind] = "texts"
+def _of(what: tuple[str, ...], *, is_power: bool = False) -> Callable[[Broken, float], None]:
+    return partial(_change_number, what=what, is_power=is_power)
 
 
-@dataclass(frozen=True)
-class Bos(_InTexts):
-    """The special token in front of texts is missing, or there twice."""
-
-    doubled: bool = False
-
-    def plant(self, broken: Broken, level: float) -> None:
-        facts = broken.tokenizer
-        if not facts.adds_bos:
-            raise NotPlanted("its tokenizer puts no token in front of a text")
-
-        def encode(text: str, special: bool) -> Sequence[int]:
-            ids = list(facts.encode(text, special))
-            if ids[:1] != [facts.bos]:
-                return ids
-            return [*ids[:1], *ids] if self.doubled else ids[1:]
-
-        broken.tokenizer = replace(facts, encode=encode, adds_bos=self.doubled, placed=lambda _, __: None)
+def _change_number(broken: Broken, level: float, *, what: tuple[str, ...], is_power: bool) -> None:
+    """Multiply a number of the configuration, which modules may hold too; or, as a power, move it to 1."""
+    words, *names = what
+    held = [found for found in broken.holders(*names) if found[2] != 1]
+    if not held:
+        raise NotPlanted(f"it has no {words}")
+    for holder, name, value in held:
+        changed = value ** (1 - level) if is_power else value * level
+        setattr(holder, name, max(1, int(changed)) if isinstance(value, int) else changed)
 
 
-class CutPrompts(_InTexts):
-    def plant(self, broken: Broken, level: float) -> None:
-        broken.prompt = lambda prompt: replace(prompt, ids=prompt.ids[min(int(level), len(prompt.ids) - 1) :])
+def _begin(broken: Broken, _: float, *, doubled: bool) -> None:
+    if not broken.tokenizer.adds_bos:
+        raise NotPlanted("its tokenizer puts no token in front of a text")
+    broken.begin(lambda ids: [ids[0], *ids] if doubled else ids[1:])
 
 
-class LostEnd(_InTexts):
-    def plant(self, broken: Broken, level: float) -> None:
-        config = getattr(broken.model, "generation_config", None)
-        if config is None or (config.eos_token_id, broken.loaded.tokenizer.eos_token_id) == (None, None):
-            raise NotPlanted("no token ends its texts")
-        config.eos_token_id = None
-        broken.loaded = replace(broken.loaded, tokenizer=_Endless(broken.loaded.tokenizer))
+def _cut_prompts(broken: Broken, level: float) -> None:
+    broken.cut = int(level)
 
 
-class _Endless:
-    """A tokenizer without an end token."""
-
-    eos_token_id = None
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tokenizer, name)
-
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        return self._tokenizer(*given, **named)
+def _lose_end(broken: Broken, _: float) -> None:
+    broken.decode(ignore_eos=True)
 
 
-class Temperature(_InTexts):
-    def plant(self, broken: Broken, level: float) -> None:
-        broken.settings = lambda settings: structs.replace(
-            settings, temperature=level, num_beams=1, seed=_SEED if settings.seed is None else settings.seed
-        )
+def _sample(broken: Broken, level: float) -> None:
+    broken.decode(temperature=level)
 
 
-class OtherTemplate(_InTexts):
-    def plant(self, broken: Broken, level: float) -> None:
-        if broken.tokenizer.chat is None:
-            raise NotPlanted("its tokenizer has no chat template")
-        if "[INST]" in str(getattr(broken.loaded.tokenizer, "chat_template", "")):
-            raise NotPlanted("its chat template is the one that would be put in its place")
-        broken.tokenizer = replace(broken.tokenizer, chat=_as_llama)
+def _penalize(broken: Broken, level: float) -> None:
+    broken.decode(repetition_penalty=level)
+
+
+def _write_chats_as_llama(broken: Broken, _: float) -> None:
+    chat = broken.tokenizer.chat
+    if chat is not None and "[INST]" in chat([{"role": "user", "content": "a"}]):
+        raise NotPlanted("its chat template is the one that would be put in its place")
+    broken.write_chats(_as_llama)
 
 
 def _as_llama(messages: Sequence[Mapping[str, str]], **_: Any) -> str:
@@ -343,34 +273,125 @@ def _as_llama(messages: Sequence[Mapping[str, str]], **_: Any) -> str:
     return "".join(turns.get(message["role"], "[INST] {} [/INST]").format(message["content"]) for message in messages)
 
 
-class ShiftedAnswers(_InTexts):
-    kind: ClassVar[Kind] = "data"
-
-    def plant(self, broken: Broken, level: float) -> None:
-        """Leave the model as it is: the dataset is broken."""
-
-    def rows(self, rows: DatasetRows, level: float) -> DatasetRows:
-        spec, count = rows.spec, math.ceil(level * len(rows.rows))
-        references = [spec.references] if isinstance(spec.references, str) else spec.references or []
-        names = {spec.answer, spec.target, *references}
-        columns = [name for name in rows.rows[0] if name in names]
-        moved = rows.rows[-count:]
-        answered = [
-            {**row, **{name: before[name] for name in columns}}
-            for row, before in zip(moved, (moved[-1], *moved), strict=False)
-        ]
-        return replace(rows, rows=(*rows.rows[:-count], *answered))
+def _split_finely(broken: Broken, _: float) -> None:
+    _modules(broken).split_finely()
 
 
-_ONCE = (1.0,), "always"
-TEXTS: tuple[Fault, ...] = (
-    Bos("bos-missing", "texts begin without their first special token", *_ONCE),
-    Bos("bos-doubled", "texts begin with their first special token twice", *_ONCE, doubled=True),
-    CutPrompts("prompt-cut", "prompts lose their beginning", (1, 4, 16, 64, 256), "{:g} tokens"),
-    LostEnd("end-token", "the end token does not end a text", *_ONCE),
-    Temperature("temperature", "texts are sampled with a temperature", (0.3, 0.6, 1.0, 1.5), "{:g}"),
-    OtherTemplate("template", "chats have the template of another model", *_ONCE),
-    ShiftedAnswers("answers", "answers are those of the row before", (1 / 32, *_SHARES), "{:.0%} of the rows"),
+def _shift_answers(rows: DatasetRows, level: float) -> DatasetRows:
+    spec, count = rows.spec, math.ceil(level * len(rows.rows))
+    references = [spec.references] if isinstance(spec.references, str) else spec.references or []
+    names = {spec.answer, spec.target, *references}
+    columns = [name for name in rows.rows[0] if name in names]
+    if not columns:
+        raise NotPlanted("its dataset has no column of answers")
+    moved = rows.rows[-count:]
+    answered = [
+        {**row, **{name: before[name] for name in columns}}
+        for row, before in zip(moved, (moved[-1], *moved), strict=False)
+    ]
+    return replace(rows, rows=(*rows.rows[:-count], *answered))
+
+
+def _drop_subject(rows: DatasetRows, _: float) -> DatasetRows:
+    """Leave out the rows of the first row's subject."""
+    column = next(filter(None, (rows.spec.average_by, *rows.spec.tag_columns, rows.spec.cluster)), None)
+    if column is None:
+        raise NotPlanted("its dataset has no subjects: no average_by, tags or cluster")
+    kept = [at for at, row in enumerate(rows.rows) if row[column] != rows.rows[0][column]]
+    if not kept:
+        raise NotPlanted("its dataset has one subject only")
+    tags = {name: tuple(tags[at] for at in kept) for name, tags in rows.tags.items()}
+    return replace(rows, rows=tuple(rows.rows[at] for at in kept), tags=tags)
+
+
+def _show_answers(rows: DatasetRows, _: float) -> DatasetRows:
+    """Have as many examples, which are rows of the dataset itself."""
+    if not rows.examples:
+        raise NotPlanted("its dataset has no examples")
+    return replace(rows, examples=rows.rows[: len(rows.examples)])
+
+
+_SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
+_ROWS, _OF_ROWS = (1 / 64, *_SHARES), "{:.2g} of its rows"
+_OF_BLOCKS = "{:.0%} of the blocks"
+_NOISE = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
+_E4M3, _E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+_BITS, _IN_BITS = (8, 7, 6, 5, 4, 3, 2), "{:g} bits"
+_FACTORS = (1.01, 1.05, 1.25, 2, 5, 10, 100)
+_LONGER = (1.25, 2, 4, 1000)
+_TOKENS, _IN_TOKENS = (1, 4, 16, 64, 256), "{:g} tokens"
+_ONCE: tuple[tuple[float, ...], str] = (1,), "always"
+_WINDOW = "window of attention", "sliding_window", "attention_window_size"
+_CAP = "soft cap of logits", "final_logit_softcapping", "attn_logit_softcapping", "logits_soft_cap"
+_SCALE = "scale of logits", "logit_scale", "logits_scaling"
+_Row = tuple[str, str, Sequence[float], str, Callable[[Broken, float], None] | None]
+_BY_KIND: dict[Kind, list[_Row]] = {
+    "weights": [
+        ("round-first", "the first block is rounded", _BITS, _IN_BITS, partial(_round_block, at=0)),
+        ("round-middle", "the middle block is rounded", _BITS, _IN_BITS, partial(_round_block, at=0.5)),
+        ("round-last", "the last block is rounded", _BITS, _IN_BITS, partial(_round_block, at=1)),
+        ("round-sensitive", "the most sensitive block is rounded", _BITS, _IN_BITS, partial(_round_block, at=None)),
+        ("noise", "weights of all blocks have noise", _NOISE, "{:.0%} of their spread", _add_noise),
+        ("scale", "a scale of the middle block is doubled", _ROWS, _OF_ROWS, _double_scale),
+        ("wrong-layer", "a tensor is the one of the block before", _ROWS, _OF_ROWS, _take_other_layer),
+        ("bias", "biases are not loaded", _SHARES, _OF_BLOCKS, partial(_lose_vectors, what="bias")),
+        ("norm", "weights of norms are not loaded", _SHARES, _OF_BLOCKS, partial(_lose_vectors, what="norm")),
+        ("base", "a LoRA adapter is not applied", _SHARES[1:], "{:.0%} of it", _lose_adapter),
+    ],
+    "arithmetic": [
+        (
+            "bfloat16",
+            "weights are rounded to bfloat16",
+            _SHARES[1:],
+            _OF_BLOCKS,
+            partial(_narrow, dtype=torch.bfloat16),
+        ),
+        ("float16", "weights are rounded to float16", _SHARES[1:], _OF_BLOCKS, partial(_narrow, dtype=torch.float16)),
+        ("fp8-e4m3", "weights are rounded to FP8 (e4m3)", _SHARES[1:], _OF_BLOCKS, partial(_narrow, dtype=_E4M3)),
+        ("fp8-e5m2", "weights are rounded to FP8 (e5m2)", _SHARES[1:], _OF_BLOCKS, partial(_narrow, dtype=_E5M2)),
+        ("activations", "activations are rounded", _BITS[:-1], _IN_BITS, _round_activations),
+        ("sums", "sums are kept in bfloat16", (1024, 256, 64), "{:g} products at a time", _round_sums),
+    ],
+    "structure": [
+        ("skip", "blocks in the middle are skipped", _SHARES, _OF_BLOCKS, _skip_blocks),
+        ("heads-swapped", "two heads are swapped", _SHARES, _OF_BLOCKS, partial(_mix_heads, repeated=False)),
+        ("heads-repeated", "a head is read twice", _SHARES, _OF_BLOCKS, partial(_mix_heads, repeated=True)),
+        ("rope-base", "the base of rotary positions is too small", _FACTORS, "1/{:g} of it", _change_rope_base),
+        ("rope-scaling", "rotary positions are scaled", _FACTORS[:-1], "by 1/{:g}", _scale_rope),
+        ("position", f"positions are too high from token {_BEGIN} on", (1, 2, 4, 8, 16), "by {:g}", _move_positions),
+        ("window", "the window of attention is too short", (0.75, *_SHARES[-2::-1]), "{:g} of it", _of(_WINDOW)),
+        ("no-window", "the window of attention is ignored", _LONGER, "{:g} times as long", _of(_WINDOW)),
+        ("softcap", "the soft cap of logits is lost", _LONGER, "{:g} times as high", _of(_CAP)),
+        ("logit-scale", "the scale of logits is lost", _SHARES[1:], "{:.0%} of it", _of(_SCALE, is_power=True)),
+        ("untied", "the head is not tied to the embeddings", _ROWS, _OF_ROWS, _untie_head),
+    ],
+    "cache": [
+        ("kv-bits", "cached keys and values are rounded", _BITS, _IN_BITS, round_cache),
+        ("kv-lost", "the cache loses the end of the prompt", _TOKENS, _IN_TOKENS, lose_last),
+        ("kv-stale", "the cache has the tokens before in place of the last", _TOKENS, _IN_TOKENS, keep_stale),
+        ("kv-other", "the cache has the beginning of another row", _TOKENS, _IN_TOKENS, take_other),
+    ],
+    "texts": [
+        ("bos-missing", "texts begin without their first special token", *_ONCE, partial(_begin, doubled=False)),
+        ("bos-doubled", "texts begin with their first special token twice", *_ONCE, partial(_begin, doubled=True)),
+        ("prompt-cut", "prompts lose their beginning", _TOKENS, _IN_TOKENS, _cut_prompts),
+        ("end-token", "the end token does not end a text", *_ONCE, _lose_end),
+        ("temperature", "texts are sampled with a temperature", (0.3, 0.6, 1, 1.5), "{:g}", _sample),
+        ("penalty", "repetitions are penalized", (1.02, 1.05, 1.1, 1.3, 2), "{:g}", _penalize),
+        ("template", "chats have the template of another model", *_ONCE, _write_chats_as_llama),
+        ("words", "digits and signs are words of their own to the tokenizer", *_ONCE, _split_finely),
+    ],
+    "data": [
+        ("answers", "answers are those of the row before", (1 / 32, *_SHARES), "{:.0%} of the rows", None),
+        ("subject", "the rows of a subject are missing", *_ONCE, None),
+        ("examples", "the examples are rows of the test", *_ONCE, None),
+    ],
+}
+_OF_DATA = {"answers": _shift_answers, "subject": _drop_subject, "examples": _show_answers}
+FAULTS = tuple(
+    Fault(name, sentence, tuple(levels), words, plant, kind, _OF_DATA.get(name))
+    for kind, rows in _BY_KIND.items()
+    for name, sentence, levels, words, plant in rows
 )
 
 
@@ -379,7 +400,7 @@ def known_faults() -> dict[str, Fault]:
 
     An entry point of the group ``pytest_lmgate.faults`` is a `Fault`, or returns one when it is called.
     """
-    faults = {fault.name: fault for fault in (*WEIGHTS, *STRUCTURE, *TEXTS)}
+    faults = {fault.name: fault for fault in FAULTS}
     for entry in entry_points(group=_GROUP):
         loaded = entry.load()
         fault = loaded if isinstance(loaded, Fault) else loaded()

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pytest_lmgate.cli.console import flow
-from pytest_lmgate.engines.transformers.blocks import with_blocks
 from pytest_lmgate.errors import ConfigError, LmgateError, ModelError
 from pytest_lmgate.judge.judge import Judge
 from pytest_lmgate.judge.result import Verdict
@@ -23,7 +22,8 @@ from pytest_lmgate.measure.binding import BoundGate
 from pytest_lmgate.measure.loop import about
 from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.decoding import parse_marker
-from pytest_lmgate.tools.drill.planting import Fault, FaultyEvaluator
+from pytest_lmgate.tools.drill.evaluator import FaultyEvaluator, breakable
+from pytest_lmgate.tools.drill.planting import Fault, NotPlanted
 
 _ANY, _LEAST, _MOST = 1e9, 1e-5, 3  # a limit that no gate fails; the least of a divergence; gates that are offered
 Sight = Literal["caught", "inconclusive", "never", "no effect", "not tried"]
@@ -113,7 +113,10 @@ class Drill:
             least = min(map(self.cost, self.left_out))
             raise ConfigError(f"--seconds: no time for a single fault: the quickest takes about {about(least)}")
         if not tried:
-            words = "; ".join(sorted({f"{name}: {reason}" for (_, name), reason in self.reasons.items()}))
+            names: dict[str, dict[str, None]] = {}
+            for (_, name), reason in self.reasons.items():
+                names.setdefault(reason, {})[name] = None
+            words = "; ".join(f"{', '.join(each)}: {reason}" for reason, each in names.items())
             raise ModelError(f"no fault can be planted in the models of these gates: {words}")
 
     def guards_of(self, fault: Fault) -> list[Guard]:
@@ -168,7 +171,11 @@ class Drill:
                 trials[strength], _ = self.judge.judge(guard.bound, guard.healthy.id, guard.healthy.test)
             return trials[strength].failed
 
-        strength, strongest = bisect(len(fault.levels), is_red), trials[len(fault.levels)]
+        try:
+            strength = bisect(len(fault.levels), is_red)
+        except NotPlanted as error:  # in the gate's data
+            return Finding(guard, fault, "not tried", reason=str(error))
+        strongest = trials[len(fault.levels)]
         sight: Sight = "never"
         if strength:
             sight = "caught"
@@ -183,7 +190,7 @@ class Drill:
         model = self.evaluator.resolver.model(guard.bound.bound.model)
         try:
             runner = self.evaluator.measurements.runner(model)
-            fault.planted(with_blocks(model, runner), runner.tokenizer, len(fault.levels))
+            fault.planted(breakable(model, runner), len(fault.levels))
         except LmgateError as error:
             return str(error)
         except Exception as error:  # of a user's own fault, or of a model that its code does not know

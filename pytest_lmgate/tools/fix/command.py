@@ -193,7 +193,7 @@ def recipe(fix: Fix, gguf_type: str, keep: str | None) -> dict[str, Any]:
 
     Layers that are kept as in the model `keep` get that model's config, from the tools that take several.
     """
-    from pytest_lmgate.tools.fix.gguf_hybrids import KINDS
+    from pytest_lmgate.engines.llamacpp.tensors import KINDS
 
     assert fix.chosen is not None
     if fix.tensor_types:

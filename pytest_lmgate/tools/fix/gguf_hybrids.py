@@ -6,20 +6,16 @@ the file that the others go into.
 
 from __future__ import annotations
 
-import itertools
 import re
-import struct
-import tempfile
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
 from pytest_lmgate.engines.base import Model, Runner
-from pytest_lmgate.engines.llamacpp import SPLIT
 from pytest_lmgate.engines.llamacpp.gguf import LlamaCppRunner
+from pytest_lmgate.engines.llamacpp.tensors import KINDS, GgufFile, opened, write
 from pytest_lmgate.engines.transformers.blocks import Kind
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.tools.fix.hybrids import Part, PartSize, described_hybrid
@@ -29,92 +25,8 @@ _TYPES = dict(enumerate(("f32", "f16", "q4_0", "q4_1", "", "", "q5_0", "q5_1", "
     "q5_K", "q6_K", "q8_K", "iq2_xxs", "iq2_xs", "iq3_xxs", "iq1_s", "iq4_nl", "iq3_s", "iq2_s", "iq4_xs"))) | {
     29: "iq1_m", 30: "bf16", 34: "tq1_0", 35: "tq2_0", 39: "mxfp4", 40: "nvfp4",
 }  # fmt: skip
-# The tensors of a block that quantizers treat as one: gguf-py/gguf/constants.py of llama.cpp.
-KINDS: dict[Kind, str] = {
-    "qkv": r"attn_([qkv]|qkv|[qk]v?_[ab](_mqa)?|v_b)\.",
-    "o": r"attn_output\.",
-    "up": r"ffn_(gate|up)(_shexp)?\.",
-    "down": r"ffn_down(_shexp)?\.",
-    "experts": r"ffn_(gate|up|gate_up|down)_exps\.",
-}
-"""Regular expressions of the name behind the block's number."""
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
-# Of a value in the metadata, by the number of its type: struct's format. 8 is a text, 9 a list.
-_VALUES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_TEXT, _LIST = 8, 9
-_MOST_BYTES = 2**24  # copied or compared at a time
-
-
-@dataclass(frozen=True)
-class _Tensor:
-    """A tensor in a file; its bytes include the padding up to the alignment."""
-
-    shape: tuple[int, ...]
-    type: int
-    begin: int
-    bytes: int
-
-
-class GgufFile:
-    """The tensors of a GGUF file by name, and its metadata as bytes."""
-
-    def __init__(self, model: str, path: Path) -> None:
-        self.model, self.path = model, path
-        if SPLIT.fullmatch(path.name):
-            raise ModelError(
-                f"model {model!r}: {path} is one of several files: expected a GGUF in one file; join them by "
-                "llama-gguf-split --merge"
-            )
-        with path.open("rb") as file:
-            self._file = file
-            magic, version, count, entries = struct.unpack("<4sIQQ", file.read(24))
-            if magic != b"GGUF" or version not in (2, 3):
-                raise ModelError(f"model {model!r}: {path}: expected a GGUF of version 2 or 3, little-endian")
-            values: dict[str, object] = {}
-            for _ in range(entries):
-                key = self._text()
-                values[key] = self._value(self._number("I"))
-            self.metadata = slice(24, file.tell())
-            listed = {self._text(): self._header() for _ in range(count)}
-            end = file.tell()
-        self.version, self.entries = version, entries
-        self.architecture, alignment = values.get("general.architecture"), values.get("general.alignment", 32)
-        assert isinstance(alignment, int)
-        self.alignment = alignment
-        first = end + -end % alignment
-        ends = [*sorted(offset for _, _, offset in listed.values()), path.stat().st_size - first]
-        after = dict(itertools.pairwise(ends))
-        self.tensors = {
-            name: _Tensor(shape, kind, first + offset, after[offset] - offset)
-            for name, (shape, kind, offset) in listed.items()
-        }
-        self.bytes = np.memmap(path, mode="r")
-
-    def _number(self, kind: str) -> int:
-        size = struct.calcsize(f"<{kind}")
-        found: int = struct.unpack(f"<{kind}", self._file.read(size))[0]
-        return found
-
-    def _text(self) -> str:
-        return self._file.read(self._number("Q")).decode(errors="replace")
-
-    def _value(self, kind: int) -> object:
-        """Read a value; of a list only where it ends."""
-        if kind == _TEXT:
-            return self._text()
-        if kind != _LIST:
-            return self._number(_VALUES[kind])
-        inner, count = self._number("I"), self._number("Q")
-        if inner in _VALUES:
-            self._file.seek(count * struct.calcsize(f"<{_VALUES[inner]}"), 1)
-        else:
-            for _ in range(count):
-                self._value(inner)
-        return None
-
-    def _header(self) -> tuple[tuple[int, ...], int, int]:
-        shape = tuple(self._number("Q") for _ in range(self._number("I")))
-        return shape, self._number("I"), self._number("Q")
+_MOST_BYTES = 2**24  # compared at a time
 
 
 class GgufHybrids:
@@ -199,7 +111,8 @@ class GgufHybrids:
         unfinished = path.with_name(f"{path.name}.part")
         try:
             with unfinished.open("wb") as file:
-                _write(file, self._files[1], self._files[0], {name for part in parts for name in part.paths})
+                kept = self._files[0].tensors
+                write(file, self._files[1], {name: kept[name] for part in parts for name in part.paths})
             unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)
@@ -212,12 +125,8 @@ class GgufHybrids:
             self._open[1].close()
             self._open = None
         whole, other = self._files[healed], self._files[not healed]
-        # Where a file in use cannot be deleted, as on Windows, it stays in the folder of temporary files.
-        with tempfile.TemporaryDirectory(prefix="lmgate-fix-", ignore_cleanup_errors=True) as folder:
-            path = Path(folder, "hybrid.gguf")
-            with path.open("wb") as file:
-                _write(file, whole, other, set(tensors))
-            self._open = key, self._runners[healed].reopened(path)
+        changed = {name: other.tensors[name] for name in tensors}
+        self._open = key, opened(self._runners[healed], whole, changed)
         return self._open[1]
 
 
@@ -240,10 +149,7 @@ def _is_equal(ours: GgufFile, theirs: GgufFile, name: str) -> bool:
     one, other = ours.tensors[name], theirs.tensors[name]
     size = min(one.bytes, other.bytes)  # the last tensor of a file may not be filled up
     return one.type == other.type and all(
-        np.array_equal(
-            ours.bytes[one.begin + at : one.begin + min(at + _MOST_BYTES, size)],
-            theirs.bytes[other.begin + at : other.begin + min(at + _MOST_BYTES, size)],
-        )
+        np.array_equal(one.stored[at : min(at + _MOST_BYTES, size)], other.stored[at : min(at + _MOST_BYTES, size)])
         for at in range(0, size, _MOST_BYTES)
     )
 
@@ -264,26 +170,6 @@ def _parts(names: Collection[str], *, is_tied: bool) -> list[Part]:
         names_by_part.setdefault(key, []).append(name)
     parts = [Part(name, kind, tuple(tensors), block) for (name, kind, block), tensors in names_by_part.items()]
     return sorted(parts, key=lambda part: (part.block is None, part.block or 0))
-
-
-def _write(file: IO[bytes], whole: GgufFile, other: GgufFile, changed: Collection[str]) -> None:
-    """Write a file with some tensors of the other."""
-    sources: Mapping[str, GgufFile] = {name: other if name in changed else whole for name in whole.tensors}
-    file.write(struct.pack("<4sIQQ", b"GGUF", whole.version, len(sources), whole.entries))
-    file.write(whole.bytes[whole.metadata].tobytes())
-    offset = 0
-    for name, source in sources.items():
-        tensor, written = source.tensors[name], name.encode()
-        file.write(struct.pack("<Q", len(written)) + written)
-        shape = tensor.shape
-        file.write(struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, tensor.type, offset))
-        offset += tensor.bytes + -tensor.bytes % whole.alignment
-    for name, source in sources.items():
-        file.write(b"\0" * (-file.tell() % whole.alignment))
-        tensor = source.tensors[name]
-        for at in range(tensor.begin, tensor.begin + tensor.bytes, _MOST_BYTES):
-            file.write(source.bytes[at : min(at + _MOST_BYTES, tensor.begin + tensor.bytes)].tobytes())
-    file.write(b"\0" * (-file.tell() % whole.alignment))
 
 
 def _role(name: str) -> str:

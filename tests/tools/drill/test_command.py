@@ -1,6 +1,5 @@
 """``lmgate drill`` as a user runs it: what it finds, that it leaves everything as it was, and what it refuses."""
 
-import dataclasses
 import json
 import math
 import re
@@ -18,11 +17,13 @@ from typer.testing import CliRunner
 
 from pytest_lmgate.cli.app import app
 from pytest_lmgate.errors import LmgateError
-from pytest_lmgate.tools.drill.faults import TEXTS
+from pytest_lmgate.tools.drill.faults import FAULTS
 from pytest_lmgate.tools.drill.planting import Broken, Fault
 from tests.end_to_end.projects import environment, wait_for
 from tests.tools.drill.conftest import EXACT, KL, LIMIT, PPL, make_model, make_tokenizer, round_layers
 
+# The tokens of the project's models are words, so that no regular expression cuts texts.
+SEEN_BY_TEXTS = [fault.name for fault in FAULTS if fault.kind in ("cache", "texts") and fault.name != "words"]
 WINDOWS = ", protocol: document, max_length: 32"
 
 
@@ -120,7 +121,7 @@ def test_an_interrupted_drill_says_how_it_goes_on_and_keeps_what_it_measured(pro
         assert sum(1 for _ in folder.rglob("*.lmgate")) > 6
 
 
-@pytest.mark.parametrize("fault", [fault.name for fault in TEXTS])
+@pytest.mark.parametrize("fault", [*SEEN_BY_TEXTS, "answers"])
 def test_a_gate_that_reads_what_a_fault_of_texts_breaks_turns_red(project: Path, fault: str) -> None:
     text = (project / "lmgate.yaml").read_text()
     if fault == "template":  # the template writes a prompt as the tokenizer does
@@ -135,6 +136,27 @@ def test_faults_that_a_model_cannot_have_are_named_with_the_reason_and_not_count
     assert "1 of 1 fault caught." in printed
     assert "Not tried: window, because it has no window of attention." in printed
     assert "Not tried: base, because it has no LoRA adapter." in printed
+
+
+def test_a_fault_that_the_data_of_no_gate_can_have_is_not_counted_either(project: Path) -> None:
+    with (project / "lmgate.yaml").open("a") as file:
+        file.write(EXACT)
+    printed = run("--faults", "skip,answers,subject")
+    assert "2 of 2 faults caught." in printed
+    assert "Not tried: subject, because its dataset has no subjects: no average_by, tags or cluster." in printed
+
+
+def test_only_gates_that_write_see_a_spoilt_cache(project: Path) -> None:
+    text = (project / "lmgate.yaml").read_text().partition("gates:\n")[0]
+    gates = f"  - ppl_max: {{model: float, dataset: rows, limit: 1000{WINDOWS}}}\n"
+    gates += "  - self_kl_max: {model: float, dataset: written, limit: 0.001, max_new_tokens: 6}\n"
+    (project / "lmgate.yaml").write_text(f"{text}gates:\n{gates}{EXACT}")
+    sights: dict[str, list[str]] = {}
+    for (fault, gate), found in findings("--faults", "cache").items():
+        sights.setdefault(f"{fault} {gate.partition('[')[0]}", []).append(found["sight"])
+    for fault in ("kv-bits", "kv-lost", "kv-stale", "kv-other"):
+        assert sights[f"{fault} ppl_max"] == ["no effect"]
+        assert sights[f"{fault} self_kl_max"] == sights[f"{fault} exact_min"] == ["caught"]
 
 
 def test_a_drill_inside_a_session_of_pytest_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,14 +239,12 @@ def test_the_page_has_each_word_of_the_terminal_and_loads_nothing(project: Path)
 def test_an_installed_package_adds_a_fault_and_a_name_that_is_taken_is_refused(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @dataclasses.dataclass(frozen=True)
-    class NoEmbedding(Fault):
-        def plant(self, broken: Broken, level: float) -> None:
-            weight = broken.model.get_input_embeddings().weight
-            broken.put(weight, torch.cat([torch.zeros_like(weight[: int(level)]), weight[int(level) :]]))
+    def lose(broken: Broken, level: float) -> None:
+        weight = broken.model.get_input_embeddings().weight
+        broken.put(weight, torch.cat([torch.zeros_like(weight[: int(level)]), weight[int(level) :]]))
 
     def register(name: str) -> None:
-        fault = NoEmbedding(name, "embeddings are lost", (1, 10, 90), "{:g} tokens")
+        fault = Fault(name, "embeddings are lost", (1, 10, 90), "{:g} tokens", lose)
         entry = SimpleNamespace(name=name, load=lambda: fault)
         monkeypatch.setattr("pytest_lmgate.tools.drill.faults.entry_points", lambda group: [entry])
 

@@ -5,9 +5,11 @@ breaks it by hand and sums the losses of whole texts.
 """
 
 import copy
+import dataclasses
 import functools
+import json
 import math
-from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,10 +17,15 @@ import torch
 
 from pytest_lmgate.engines.tokenizers import tokenizer_facts
 from pytest_lmgate.engines.transformers.blocks import BlockModel, block_list
-from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.errors import ConfigError, DataError
+from pytest_lmgate.measure.rows import DatasetRows
+from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.tools.drill.faults import chosen_faults, known_faults
+from pytest_lmgate.tools.drill.in_transformers import InTransformers
 from pytest_lmgate.tools.drill.planting import Fault, NotPlanted
+from tests.engines.projects import trained_tokenizer
 from tests.models import zoo
+from tests.tools.drill.by_hand import BY_HAND, layers, linear, rounded_sums
 
 FAULTS = known_faults()
 # An architecture that has what the fault breaks; the others are planted in a Llama.
@@ -29,8 +36,7 @@ ARCHITECTURES = {
     "softcap": "gemma2",
     "logit-scale": "cohere",
 }
-IN_MODELS = [name for name, fault in FAULTS.items() if fault.kind not in ("texts", "data")]
-Break = Callable[[Any, float], None]
+IN_MODELS = [name for name, fault in FAULTS.items() if fault.kind not in ("cache", "texts", "data")]
 
 
 def texts() -> torch.Tensor:
@@ -38,8 +44,8 @@ def texts() -> torch.Tensor:
 
 
 @functools.cache
-def _model(architecture: str, *, adapted: bool) -> Any:
-    model = zoo.build(architecture, num_hidden_layers=4)
+def _model(architecture: str, *, adapted: bool, **config: Any) -> Any:
+    model = zoo.build(architecture, num_hidden_layers=4, **config)
     for key, parameter in model.named_parameters():
         if parameter.ndim == 1:
             torch.nn.init.normal_(parameter, 0.0 if key.endswith("bias") else 1.0, 0.5)
@@ -48,7 +54,7 @@ def _model(architecture: str, *, adapted: bool) -> Any:
 
 def model_for(name: str) -> Any:
     """Return a model whose biases and norms are not those of a new one; tests leave it as it is."""
-    return _model(ARCHITECTURES.get(name, "llama"), adapted=name == "base")
+    return _model(ARCHITECTURES.get(name, "llama"), adapted=name == "base", tie_word_embeddings=name == "untied")
 
 
 def blocks(model: Any) -> BlockModel:
@@ -56,7 +62,7 @@ def blocks(model: Any) -> BlockModel:
 
 
 def planted(fault: Fault, model: Any, strength: int) -> Any:
-    return fault.planted(blocks(model), tokenizer_facts(zoo.word_tokenizer()), strength).model
+    return fault.planted(InTransformers(blocks(model), tokenizer_facts(zoo.word_tokenizer())), strength).model
 
 
 def logits(model: Any) -> torch.Tensor:
@@ -86,165 +92,6 @@ def test_the_model_keeps_every_bit_while_its_copy_is_broken(name: str) -> None:
     assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
 
 
-def layers(model: Any) -> Any:
-    inner = getattr(model, "base_model", model)
-    inner = getattr(inner, "model", inner)
-    return inner.h if hasattr(inner, "h") else getattr(inner, "model", inner).layers
-
-
-def linear(block: Any) -> Iterator[Any]:
-    return (module for module in block.modules() if isinstance(module, torch.nn.Linear))
-
-
-def rounded_to(weight: torch.Tensor, bits: int) -> torch.Tensor:
-    rows = []
-    for row in weight:
-        step = row.abs().max() / (2 ** (bits - 1) - 1)
-        rows.append(torch.round(row / step) * step)
-    return torch.stack(rows)
-
-
-def round_block(at: int) -> Break:
-    def break_(model: Any, level: float) -> None:
-        for layer in linear(layers(model)[at]):
-            layer.weight.copy_(rounded_to(layer.weight, int(level)))
-
-    return break_
-
-
-def narrow(dtype: torch.dtype) -> Break:
-    def break_(model: Any, level: float) -> None:
-        for block in layers(model)[-math.ceil(4 * level) :]:
-            for layer in linear(block):
-                scale = layer.weight.abs().max() / torch.finfo(dtype).max if dtype.itemsize == 1 else 1.0
-                layer.weight.copy_((layer.weight / scale).to(dtype).float() * scale)
-
-    return break_
-
-
-def doubled(model: Any, level: float) -> None:
-    weight = layers(model)[2].mlp.down_proj.weight
-    weight[: math.ceil(level * len(weight))] *= 2
-
-
-def other_layer(model: Any, level: float) -> None:
-    ours, theirs = (layers(model)[at].mlp.gate_proj.weight for at in (2, 1))
-    rows = math.ceil(level * len(ours))
-    ours[:rows] = theirs[:rows]
-
-
-def no_biases(model: Any, level: float) -> None:
-    for block in layers(model)[-math.ceil(4 * level) :]:
-        for key, parameter in block.named_parameters():
-            if key.rpartition(".")[2] == "bias":
-                parameter.zero_()
-
-
-def no_norms(model: Any, level: float) -> None:
-    for block in layers(model)[-math.ceil(4 * level) :]:
-        block.input_layernorm.weight.fill_(1)
-        block.post_attention_layernorm.weight.fill_(1)
-
-
-def less_adapter(model: Any, level: float) -> None:
-    for key, parameter in model.named_parameters():
-        if "lora_B" in key:
-            parameter.mul_(1 - level)
-
-
-def coarse_activations(model: Any, level: float) -> None:
-    most = 2 ** (int(level) - 1) - 1
-
-    def coarse(layer: Any, forward: Any) -> Any:
-        def run(states: torch.Tensor) -> torch.Tensor:
-            step = states.abs().max(-1, keepdim=True).values / most
-            return forward(torch.round(states / step) * step)
-
-        return run
-
-    for block in layers(model):
-        for layer in linear(block):
-            layer.forward = coarse(layer, layer.forward)
-
-
-def skipped(model: Any, level: float) -> None:
-    del layers(model)[1]  # of 4 blocks, the one of a quarter that is nearest to the middle
-
-
-def swapped(model: Any, level: float) -> None:
-    for block in layers(model)[-math.ceil(4 * level) :]:
-        weight = block.self_attn.o_proj.weight
-        weight[:, :16] = torch.cat([weight[:, 8:16], weight[:, :8]], 1)
-
-
-def repeated(model: Any, level: float) -> None:
-    for block in layers(model)[-math.ceil(4 * level) :]:
-        weight = block.self_attn.o_proj.weight
-        weight[:, :8] += weight[:, 8:16]
-        weight[:, 8:16] = 0
-
-
-def rope_base(model: Any, level: float) -> None:
-    base = 10_000 / level
-    model.model.rotary_emb.inv_freq.copy_(torch.tensor([base ** (-2 * at / 8) for at in range(4)]))
-
-
-def rope_scaled(model: Any, level: float) -> None:
-    model.model.rotary_emb.inv_freq.div_(level)
-
-
-def moved_on(model: Any, level: float) -> None:
-    rotary = model.model.rotary_emb
-    forward = rotary.forward
-
-    def run(states: torch.Tensor, position_ids: torch.Tensor) -> Any:
-        ids = [at if at < 16 else at + int(level) for at in range(position_ids.shape[1])]
-        return forward(states, torch.tensor([ids] * len(position_ids)))
-
-    rotary.forward = run
-
-
-def configured(**settings: Callable[[float, float], Any]) -> Break:
-    def break_(model: Any, level: float) -> None:
-        for name, change in settings.items():
-            value = change(getattr(model.config, name), level)
-            setattr(model.config, name, value)
-            for module in model.modules():
-                if hasattr(module, name):
-                    setattr(module, name, value)
-
-    return break_
-
-
-BY_HAND: dict[str, Break] = {
-    "round-first": round_block(0),
-    "round-middle": round_block(2),
-    "round-last": round_block(3),
-    "scale": doubled,
-    "wrong-layer": other_layer,
-    "bias": no_biases,
-    "norm": no_norms,
-    "base": less_adapter,
-    "bfloat16": narrow(torch.bfloat16),
-    "float16": narrow(torch.float16),
-    "fp8-e4m3": narrow(torch.float8_e4m3fn),
-    "fp8-e5m2": narrow(torch.float8_e5m2),
-    "activations": coarse_activations,
-    "skip": skipped,
-    "heads-swapped": swapped,
-    "heads-repeated": repeated,
-    "rope-base": rope_base,
-    "rope-scaling": rope_scaled,
-    "position": moved_on,
-    "window": configured(sliding_window=lambda window, level: int(window * level)),
-    "no-window": configured(sliding_window=lambda window, level: int(window * level)),
-    "softcap": configured(
-        final_logit_softcapping=lambda cap, level: cap * level, attn_logit_softcapping=lambda cap, level: cap * level
-    ),
-    "logit-scale": configured(logit_scale=lambda scale, level: scale ** (1 - level)),
-}
-
-
 @pytest.mark.parametrize("name", BY_HAND)
 def test_the_perplexity_at_the_middle_strength_is_that_of_a_model_broken_by_hand(name: str) -> None:
     fault, model = FAULTS[name], model_for(name)
@@ -255,6 +102,13 @@ def test_the_perplexity_at_the_middle_strength_is_that_of_a_model_broken_by_hand
     healthy, expected = perplexity(model), perplexity(by_hand)
     assert abs(expected / healthy - 1) > 1e-6, "the fault made by hand does nothing"
     assert perplexity(planted(fault, model, strength)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_sums_are_rounded_after_each_step() -> None:
+    fault, model = dataclasses.replace(FAULTS["sums"], levels=(8,)), model_for("sums")
+    by_hand = copy.deepcopy(model)
+    rounded_sums(by_hand, 8)
+    assert perplexity(planted(fault, model, 1)) == pytest.approx(perplexity(by_hand), rel=1e-5)
 
 
 def test_noise_is_of_the_size_that_its_level_says_and_the_same_each_time() -> None:
@@ -278,6 +132,8 @@ def test_every_fault_in_a_model_is_broken_by_hand_or_has_a_test_of_its_own() -> 
         ("softcap", "no soft cap"),
         ("logit-scale", "no scale of logits"),
         ("norm", "no norm with a value of its own"),
+        ("untied", "its head has weights of its own"),
+        ("words", "not a byte-level one"),
     ],
 )
 def test_a_fault_says_what_a_model_lacks(name: str, reason: str) -> None:
@@ -310,3 +166,81 @@ def test_faults_are_chosen_by_name_or_kind_and_a_misspelt_one_is_named_with_the_
     assert len(chosen_faults(None)) == len(FAULTS)
     with pytest.raises(ConfigError, match=r"no fault is called 'skp'.*skip"):
         chosen_faults("skp")
+
+
+ROWS = tuple({"q": f"q{at}", "a": f"a{at}", "subject": "xy"[at >= 3]} for at in range(8))
+SHOWN = ({"q": "q", "a": "a", "subject": "z"},)
+
+
+def dataset(**spec: Any) -> DatasetRows:
+    spec = {"path": "rows.jsonl", "prompt": "{q}", **spec}
+    return DatasetRows("rows", DatasetSpec(**spec), ROWS, SHOWN if "examples" in spec else ())
+
+
+def changed(name: str, strength: int, **spec: Any) -> DatasetRows:
+    fault = FAULTS[name]
+    assert fault.rows is not None
+    return fault.rows(dataset(**spec), fault.levels[strength - 1])
+
+
+def test_answers_of_the_last_rows_are_those_of_the_row_before() -> None:
+    rows = changed("answers", 4, references="a").rows  # a quarter of 8
+    assert [row["a"] for row in rows] == ["a0", "a1", "a2", "a3", "a4", "a5", "a7", "a6"]
+    assert [row["q"] for row in rows] == [row["q"] for row in ROWS]
+
+
+@pytest.mark.parametrize("column", ["average_by", "tags", "cluster"])
+def test_a_subject_is_missing(column: str) -> None:
+    assert changed("subject", 1, references="a", **{column: "subject"}).rows == ROWS[3:]
+
+
+def test_examples_are_rows_of_the_test_which_a_measurement_refuses() -> None:
+    rows = changed("examples", 1, references="a", examples="shown.jsonl")
+    assert rows.examples == ROWS[:1]
+    with pytest.raises(DataError, match="expected none of the dataset's own rows"):
+        _ = rows.task
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "reason"),
+    [
+        ("answers", {}, "its dataset has no column of answers"),
+        ("subject", {"references": "a"}, "its dataset has no subjects"),
+        ("examples", {"references": "a"}, "its dataset has no examples"),
+    ],
+)
+def test_a_fault_of_data_says_what_a_dataset_lacks(name: str, spec: dict[str, Any], reason: str) -> None:
+    with pytest.raises(NotPlanted, match=reason):
+        changed(name, 1, **spec)
+
+
+def bytes_to_unicode() -> dict[int, str]:
+    """Return the letters by which GPT-2 writes bytes: those that print stand for themselves."""
+    prints = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = (byte for byte in range(256) if byte not in prints)
+    return {byte: chr(byte) for byte in prints} | {byte: chr(256 + at) for at, byte in enumerate(others)}
+
+
+def merged(word: bytes, ranks: dict[tuple[str, str], int]) -> list[str]:
+    """Return the tokens of a word by the merges of byte-level BPE, the first in the list first."""
+    letters = bytes_to_unicode()
+    parts = [letters[byte] for byte in word]
+    while pairs := [(ranks[pair], at) for at, pair in enumerate(pairwise(parts)) if pair in ranks]:
+        _, at = min(pairs)
+        parts[at : at + 2] = ["".join(parts[at : at + 2])]
+    return parts
+
+
+def test_digits_and_signs_are_words_of_their_own_to_a_tokenizer() -> None:
+    tokenizer = trained_tokenizer()
+    state = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    ranks = {tuple(pair): rank for rank, pair in enumerate(state["merges"])}
+    made = InTransformers(block_list(zoo.loaded(zoo.build("llama"), tokenizer), "model"), tokenizer_facts(tokenizer))
+    text = "It's  (said) 1984, don't end.\n\nnew: été"
+    facts = FAULTS["words"].planted(made, 1).tokenizer
+    words = ["It", "'", "s", "  ", "(", "said", ")", " ", *"1984,", " don", "'", "t", " end", ".", "\n\n", "new", ":"]
+    words.append(" été")
+    ids = [state["vocab"][token] for word in words for token in merged(word.encode(), ranks)]
+    assert list(facts.encode(text, False)) == ids
+    assert list(facts.encode(text, False)) != list(tokenizer_facts(tokenizer).encode(text, False))
+    assert list(facts.encode(text, True)) == [1, *ids]

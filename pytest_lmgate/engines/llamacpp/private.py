@@ -1,0 +1,53 @@
+"""What dequantizing uses of llama-cpp-python that it keeps private, tried with 0.3.36: ggml's table of types.
+
+See ``ggml_type_traits`` in ggml.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FLOATS = {0: 4, 1: 2, 30: 2}
+"""Bytes of a number of the types that hold plain floats: float32, float16, bfloat16."""
+_BFLOAT16 = 30
+
+
+class _Traits(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("block", ctypes.c_int64),
+        ("interleaved", ctypes.c_int64),
+        ("size", ctypes.c_size_t),
+        ("is_quantized", ctypes.c_bool),
+        ("to_float", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)),
+    )
+
+
+def dequantized(stored: NDArray[np.uint8], kind: int, count: int) -> NDArray[np.float32]:
+    """Return so many numbers that are stored as a ggml_type."""
+    numbers = np.empty(count, np.float32)
+    if kind == 0:
+        numbers[:] = stored[: 4 * count].view(np.float32)
+        return numbers
+    from llama_cpp._ggml import libggml
+
+    find = libggml.ggml_get_type_traits
+    find.restype, find.argtypes = ctypes.POINTER(_Traits), [ctypes.c_int]
+    traits = find(kind).contents
+    if not traits.to_float or count % traits.block or stored.nbytes < count // traits.block * traits.size:
+        raise ValueError(f"expected {count:,} numbers of a type that ggml can read, got {traits.name!r}")
+    traits.to_float(np.ascontiguousarray(stored).ctypes.data, numbers.ctypes.data, count)
+    return numbers
+
+
+def as_stored(numbers: NDArray[np.float32], kind: int) -> NDArray[Any]:
+    """Return numbers as a type of plain floats stores them, rounded to the nearest."""
+    numbers = np.ascontiguousarray(numbers, dtype=np.float32)
+    if kind != _BFLOAT16:
+        return numbers.astype(np.float16 if FLOATS[kind] == 2 else np.float32)
+    bits = numbers.view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

@@ -1,0 +1,151 @@
+"""Broken models for gates: described like any other, with the fault in their address.
+
+So gates judge them with their own code and share their measurements. The blocks in front of the first broken one give
+the same hidden states at every strength, so they run once for each batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pytest_lmgate.engines.base import Model, Runner
+from pytest_lmgate.engines.transformers.blocks import BlockMemory, can_reuse, with_blocks
+from pytest_lmgate.engines.transformers.runner import TransformersRunner
+from pytest_lmgate.judge.judge import Judge
+from pytest_lmgate.judge.result import Verdict
+from pytest_lmgate.judge.verdict import Samples, compared_verdict
+from pytest_lmgate.measure.binding import BoundGate, ModelRef
+from pytest_lmgate.measure.divergence import Divergences
+from pytest_lmgate.measure.evaluator import Evaluator
+from pytest_lmgate.measure.likelihoods import CausalLikelihoods
+from pytest_lmgate.measure.lookup import Measurements
+from pytest_lmgate.measure.rows import DatasetRows
+from pytest_lmgate.measure.sources import Resolver
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.settings.gates import NoRegression
+from pytest_lmgate.stats.comparison import Comparison
+from pytest_lmgate.tools.drill.in_transformers import InTransformers
+from pytest_lmgate.tools.drill.planting import Broken, Fault, NotPlanted
+from pytest_lmgate.version import __version__
+
+
+def breakable(model: Model, runner: Runner) -> Broken:
+    """Return a copy of a model that a fault may break; an LmgateError if it cannot be copied."""
+    kind = type(runner).__name__
+    if isinstance(runner, TransformersRunner):
+        return InTransformers(with_blocks(model, runner), runner.tokenizer, model.context)
+    if kind == "LlamaCppRunner":
+        from pytest_lmgate.tools.drill.in_gguf import InGguf
+
+        return InGguf(model.name, runner)  # type: ignore[arg-type]
+    if kind == "ServerRunner":
+        from pytest_lmgate.tools.drill.in_server import InServer
+
+        return InServer(runner)  # type: ignore[arg-type]
+    raise NotPlanted("faults are planted in causal models of transformers, GGUF files and servers")
+
+
+@dataclass
+class Planted:
+    """A fault in a model, with the one broken copy that is in memory."""
+
+    ref: ModelRef
+    fault: Fault
+    strength: int
+    reuses: bool  # whether a batch reads all of its tokens, so that the same tokens give the same hidden states
+    runner: Runner | None = None
+
+
+class _Resolver(Resolver):
+    """Describes models, one of them with a fault."""
+
+    planted: Planted | None = None
+    measurements: Measurements
+    reusable: dict[str, bool]  # whether hidden states of a model can be reused, by its name
+    memory: tuple[str, Fault, BlockMemory] | None = None  # of a model, for the fault that is tried
+
+    def model(self, given: Any) -> Model:
+        ref = given if isinstance(given, ModelRef) else self.names.model(given)
+        model, planted = super().model(ref), self.planted
+        if planted is None or ref != planted.ref:
+            return model
+        level = planted.fault.levels[planted.strength - 1]
+        fault = {"fault": f"{planted.fault.name} {level:g} lmgate {__version__}"}
+        name = f"{model.name} with {planted.fault.name}, {planted.fault.shown(planted.strength)}"
+        return replace(
+            model,
+            name=name,
+            open=lambda: self._opened(model, planted),
+            content=None if model.content is None else {**model.content, **fault},
+            runtime={**model.runtime, **fault},
+            in_memory=True,
+            process="",
+            tokenizer=lambda: self._opened(model, planted).tokenizer,
+        )
+
+    def rows(self, given: Any) -> DatasetRows:
+        rows, planted = super().rows(given), self.planted
+        if planted is None or planted.fault.rows is None:
+            return rows
+        return planted.fault.rows(rows, planted.fault.levels[planted.strength - 1])
+
+    def _opened(self, model: Model, planted: Planted) -> Runner:
+        if planted.runner is None:
+            runner = self.measurements.runner(model)
+            broken = planted.fault.planted(breakable(model, runner), planted.strength)
+            if isinstance(broken, InTransformers):
+                self._replay(broken, model, planted, runner)
+            planted.runner = broken.open()
+        return planted.runner
+
+    def _replay(self, broken: InTransformers, model: Model, planted: Planted, runner: Runner) -> None:
+        if model.name not in self.reusable:
+            with runner.measuring():
+                self.reusable[model.name] = can_reuse(broken.healthy)
+        if self.memory is None or self.memory[:2] != (model.name, planted.fault):
+            self.memory = model.name, planted.fault, BlockMemory()
+        if self.reusable[model.name] and broken.first and planted.reuses:
+            broken.replay(self.memory[2])
+
+
+class FaultyEvaluator(Evaluator):
+    """Evaluates gates while a fault is planted in a model; all other models are as they are."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        digests, log = self.measurements.store.digests, self.log
+        self.resolver = self._faulty = _Resolver(
+            self.project, self.options, digests, self.users_backends, None, log.note
+        )
+        self._faulty.measurements, self._faulty.reusable = self.measurements, {}
+        self.forget(share=True)  # a server without a revision is asked once, not for each gate
+
+    @contextlib.contextmanager
+    def planted(self, gate: BoundGate, fault: Fault, strength: int) -> Iterator[None]:
+        """Plant a fault in the model and data of a gate, which stay as they are; NotPlanted if the data lacks it."""
+        bound = gate.bound
+        assert bound.model is not None
+        if fault.rows is not None:
+            if not bound.by_rows:
+                raise NotPlanted("it reads texts without answers, subjects and examples")
+            fault.rows(self._faulty.rows(bound.data), fault.levels[strength - 1])
+        planted = Planted(bound.model, fault, strength, bound.measurement in (CausalLikelihoods, Divergences))
+        self._faulty.planted = planted
+        try:
+            yield
+        finally:
+            self._faulty.planted = None
+            if planted.runner is not None:
+                planted.runner.close()
+
+
+class DrillJudge(Judge):
+    """Judges as a session does, without looking for the place of a loss."""
+
+    def _judged(
+        self, blank: Verdict, gate: NoRegression, score: Score, samples: Samples, found: Comparison, bound: BoundGate
+    ) -> Verdict:
+        return compared_verdict(blank, score, samples, found, strict=self._options.strict)

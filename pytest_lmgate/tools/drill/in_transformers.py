@@ -1,0 +1,152 @@
+"""A model of transformers that a fault may break: a copy that shares its tensors."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+import tokenizers
+import torch
+import transformers
+from torch import Tensor, nn
+
+from pytest_lmgate.engines.tokenizers import tokenizer_facts
+from pytest_lmgate.engines.transformers.blocks import (
+    BlockMemory,
+    BlockModel,
+    Replay,
+    copied,
+    kind_of,
+    linear_layers,
+    output_axis,
+)
+from pytest_lmgate.engines.transformers.forward import inputs_of
+from pytest_lmgate.engines.transformers.runner import TransformersRunner
+from pytest_lmgate.tools.drill.planting import Broken, Change, NotPlanted, Weight, rounded
+from pytest_lmgate.windows.tokens import TokenizerFacts
+
+_TRIED_TOKENS, _TRIED_BITS = 32, 4
+_sensitive: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # block of a model
+
+
+class InTransformers(Broken):
+    """A copy of a model, whose modules and configuration are its own."""
+
+    def __init__(self, healthy: BlockModel, tokenizer: TokenizerFacts, context: int | None = None) -> None:
+        self.healthy, self.context, self.path = healthy, context, healthy.path
+        self.loaded = copied(healthy.loaded)
+        super().__init__(tokenizer)
+
+    @property
+    def model(self) -> Any:
+        return self.loaded.model
+
+    @property
+    def size(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def blocks(self) -> Sequence[Any]:
+        return BlockModel(self.loaded, self.path).blocks
+
+    @property
+    def decoder(self) -> Any:
+        """The module that runs the blocks."""
+        return self.model.get_submodule(self.path.rpartition(".")[0])
+
+    def layers(self, block: int) -> list[tuple[str, Any]]:
+        """Return the linear layers of a block by name; NotPlanted if their weights are not plain floats."""
+        layers = linear_layers(self.blocks[block])
+        if not layers:
+            raise NotPlanted("its blocks have no linear layers")
+        if any(type(each.weight) is not nn.Parameter or not each.weight.is_floating_point() for _, each in layers):
+            raise NotPlanted("its weights are stored in a quantized form")
+        return layers
+
+    def matrices(self, block: int) -> list[Weight]:
+        return [self._weight(name, each.weight, turned=output_axis(each) == 1) for name, each in self.layers(block)]
+
+    def vectors(self, block: int, what: Literal["bias", "norm"]) -> list[tuple[Weight, float]]:
+        found = []
+        for name, module in self.blocks[block].named_modules():
+            attribute, kind = ("weight", type(module).__name__) if what == "norm" else ("bias", "")
+            held = getattr(module, attribute, None)
+            if isinstance(held, nn.Parameter) and held.ndim == 1 and ("Norm" in kind or not kind):
+                value = float(what == "norm" and "Gemma" not in kind)  # Gemma's multiply by 1 + weight
+                found.append((self._weight(name, held), value))
+        return found
+
+    def _weight(self, name: str, held: Tensor, *, turned: bool = False) -> Weight:
+        def change(function: Change) -> None:
+            self.put(held, function(held.T).T.contiguous() if turned else function(held))
+
+        return Weight(name, kind_of(name), lambda: held.T if turned else held, change)
+
+    @property
+    def most_sensitive(self) -> int:
+        """The block whose rounding to 4 bits moves the distributions of a few tokens most."""
+        whole = self.healthy.loaded
+        if whole.model not in _sensitive:
+            size = whole.vocabulary_size or _TRIED_TOKENS
+            ids = torch.arange(_TRIED_TOKENS, device=whole.device)[None] % size
+
+            def moved(block: int) -> float:
+                matrices = {
+                    f"{self.path}.{block}.{name}.weight": rounded(layer.weight, _TRIED_BITS)
+                    for name, layer in self.layers(block)
+                }
+                broken = torch.func.functional_call(self.model, matrices, (), inputs_of(self.model, ids))
+                return float((plain.exp() * (plain - broken.logits.double().log_softmax(-1))).sum())
+
+            plain = self.model(**inputs_of(self.model, ids)).logits.double().log_softmax(-1)
+            _sensitive[whole.model] = max(range(self.size), key=moved)
+        return _sensitive[whole.model]
+
+    def replay(self, memory: BlockMemory) -> None:
+        """Run the blocks in front of the first broken one once for each batch."""
+        blocks = self.model.get_submodule(self.path)
+        for index, block in enumerate(list(blocks)[: self.first]):
+            blocks[index] = Replay(block, memory, index, self.first)
+        self.model.register_forward_pre_hook(memory.begin, with_kwargs=True)
+
+    def decode(self, **fields: Any) -> None:
+        config = getattr(self.model, "generation_config", None)
+        if "ignore_eos" in fields:
+            if config is None or (config.eos_token_id, self.loaded.tokenizer.eos_token_id) == (None, None):
+                raise NotPlanted("no token ends its texts")
+            tokenizer = copy.deepcopy(self.loaded.tokenizer)
+            config.eos_token_id = tokenizer.eos_token = None
+            self.loaded = replace(self.loaded, tokenizer=tokenizer)
+        if (penalty := fields.get("repetition_penalty")) is not None:
+            if not callable(getattr(self.model, "generate", None)):
+                raise NotPlanted("it writes no texts")
+            self.model.generate = partial(_penalized, self.model.generate, penalty)
+        super().decode(**fields)
+
+    def split_finely(self) -> None:
+        """Replace the regular expression by which a byte-level tokenizer cuts texts into words."""
+        tokenizer = copy.deepcopy(self.loaded.tokenizer)
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None or "ByteLevel" not in str(backend.pre_tokenizer):
+            raise NotPlanted("its tokenizer is not a byte-level one of the library tokenizers")
+        split, to_bytes = tokenizers.pre_tokenizers.Split, tokenizers.pre_tokenizers.ByteLevel
+        words = split(tokenizers.Regex(r" ?[^\W\d_]+|\d| ?[^\s\w]|_|\s+"), "isolated")
+        backend.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([words, to_bytes(False, use_regex=False)])
+        self.loaded, self.tokenizer = replace(self.loaded, tokenizer=tokenizer), tokenizer_facts(tokenizer)
+
+    def open(self) -> TransformersRunner:
+        runner = TransformersRunner(self.loaded, self.context)
+        runner.is_tried = True  # the model was
+        self.speaking(runner)
+        return runner
+
+
+def _penalized(generate: Any, penalty: float, **options: Any) -> Any:
+    """Generate texts in which the logits of tokens that were there before are divided by the penalty."""
+    first = transformers.RepetitionPenaltyLogitsProcessor(penalty)
+    others = options.pop("logits_processor", None) or []
+    return generate(**options, logits_processor=transformers.LogitsProcessorList([first, *others]))
