@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -369,6 +370,8 @@ AttentionInterface.register("own", attend)
 """
 _UNSCALED = """\
 def changed(module, query, key, value):
+    if query.shape[2] == key.shape[2]:  # nothing is cached
+        return key, value
     return tuple(each.to(torch.float8_e4m3fn).to(each.dtype) for each in (key, value))
 """
 _OTHERS_BLOCK = """\
@@ -409,7 +412,7 @@ DEFECTS = (
     Defect("a block falls back to 2 bits", "llama", "round-last", 2, tensors(coarse_block)),
     Defect("a checkpoint is saved in bfloat16", "llama", "bfloat16", 1, tensors(in_bfloat16)),
     Defect("answers are joined to the wrong rows", "llama", "answers", 1, of_the_row_before),
-    Defect("keys and values in FP8 without scales", "llama", "kv-bits", 4, by_kernel(_UNSCALED)),
+    Defect("keys and values in FP8 without scales", "llama", "kv-bits", 5, by_kernel(_UNSCALED)),
     Defect("a prefix block of another request", "llama", "kv-other", 4, by_kernel(_OTHERS_BLOCK)),
     Defect(
         "a kernel ignores soft caps", "gemma2", "softcap", 1000,
@@ -545,25 +548,21 @@ def variants(fault: Any) -> list[Any]:
 
     What replaces tensors is mixed with the model's own tensors; a fault that is all or nothing keeps its levels.
     """
-    from pytest_lmgate.tools.drill.planting import Broken, Fault
-
-    @dataclass(frozen=True)
-    class Mixed(Fault):
-        of: Any = None
-
-        def plant(self, broken: Broken, level: float) -> None:
-            put = broken.put
-            broken.put = lambda old, new: put(old, old.float() + level * (new.float() - old.float()))  # type: ignore[method-assign]
-            self.of.plant(broken, self.of.levels[-1])
-
     strongest, parts = fault.levels[-1], [2 ** (-at / 3) for at in range(36, -1, -1)]
     if fault.name in POWERS:
         return [replace(fault, levels=(strongest**part,)) for part in parts]
     if fault.name in SHARES:
         return [replace(fault, levels=(strongest * part,)) for part in parts]
     if fault.kind == "weights" or fault.name.startswith(("heads", "fp8", "bfloat16", "float16")):
-        return [Mixed(fault.name, fault.sentence, (part,), fault.words, of=fault) for part in parts]
+        return [replace(fault, levels=(part,), plant=partial(mix, fault)) for part in parts]
     return [replace(fault, levels=(level,)) for level in fault.levels]
+
+
+def mix(fault: Any, broken: Any, level: float) -> None:
+    """Plant the strongest fault, and mix the tensors that it changes with the model's own."""
+    put = broken.put
+    broken.put = lambda old, new: put(old, old.float() + level * (new.float() - old.float()))
+    fault.plant(broken, fault.levels[-1])
 
 
 def half_seen(verdict: Any) -> float | None:
@@ -673,7 +672,7 @@ class Tried:
 
     def sight(self, gate: str, fault: Any) -> Sight | None:
         """Find the damage that half of the draws see; None if half of them do not see the strongest fault."""
-        from pytest_lmgate.tools.drill.plan import Finding, Guard, bisect
+        from pytest_lmgate.tools.drill.plan import Finding, Guard, Search
 
         whole, drawn = self.verdicts(gate)
         stated = [half for verdict in drawn if (half := half_seen(verdict)) is not None]
@@ -681,15 +680,14 @@ class Tried:
             return None
         guard, faults, damages = Guard(gate, self.gates[gate], whole, frozenset()), variants(fault), {0: 0.0}
 
-        def is_seen(strength: int) -> bool:
+        search = Search(len(faults))
+        while strength := search.strength:
             broken, found = self.verdicts(gate, faults[strength - 1])
             damages[strength] = Finding(guard, fault, "caught", strength, {strength: broken}).damage_of(strength) or 0.0
-            return 2 * sum(verdict.verdict in ("fail", "error") for verdict in found) >= REDRAWN
-
-        strength = bisect(len(faults), is_seen)
-        if not strength:
+            search.tell(is_caught=2 * sum(verdict.verdict in ("fail", "error") for verdict in found) >= REDRAWN)
+        if not search.high:
             return None
-        return Sight(fault.name, gate, statistics.median(stated), damages[strength - 1], damages[strength])
+        return Sight(fault.name, gate, statistics.median(stated), damages[search.low], damages[search.high])
 
 
 def run_power(folder: Path, seeds: int) -> list[Row]:
