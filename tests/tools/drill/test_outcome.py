@@ -53,6 +53,16 @@ def test_the_report_names_what_is_missed_what_adds_nothing_and_what_is_enough() 
     ]
 
 
+def test_a_dearer_gate_that_catches_a_weaker_fault_adds_something() -> None:
+    late, early = guard("late"), guard("early", "b")
+    findings = [
+        Finding(late, SKIP, "caught", trials={5: verdict(90.0, "fail")}, strength=5),
+        Finding(early, SKIP, "caught", trials={5: verdict(90.0, "fail"), 1: verdict(13.0, "fail")}, strength=1),
+    ]
+    report = Report([late, early], findings, {"a": 1.0, "b": 9.0})
+    assert report.sentences == ["These catch the same in 9 s: early."]
+
+
 def test_a_gate_that_lets_more_pass_than_its_verdict_promised_is_named() -> None:
     unbroken = Comparison("pass", 10.0, 10.0, 0.0, 0.0, Tolerance(0.02, relative=True), 0.95, 100, 50, detectable=0.01)
     passed = replace(unbroken, degradation=0.05, detectable=0.2)
