@@ -569,25 +569,6 @@ def mix(fault: Any, broken: Any, level: float) -> None:
     fault.plant(broken, fault.levels[-1])
 
 
-def half_seen(verdict: Any) -> float | None:
-    """Return the damage that a gate says FAIL to in half of samples, if its verdict's stated power is right.
-
-    `smallest_seen` states it for a power of 80%, where it has an interval.
-    """
-    from pytest_lmgate.judge.verdict import smallest_seen
-    from pytest_lmgate.stats.means import score_quantile
-
-    if (found := verdict.comparison) is not None:
-        if found.detectable is None:
-            return None
-        more = 1 + score_quantile(0.8, found.df) / score_quantile(found.confidence, found.df)
-        return float(found.tolerance.size + found.detectable / more)
-    if (bounded := verdict.bounded) is None:
-        return smallest_seen(verdict)
-    better = bounded.lower if verdict.direction == "lower" else bounded.upper
-    return None if better is None else float(abs(verdict.limit - verdict.value) + abs(verdict.value - better))
-
-
 @dataclass(frozen=True)
 class Sight:
     """What a gate sees of a fault.
@@ -676,10 +657,11 @@ class Tried:
 
     def sight(self, gate: str, fault: Any) -> Sight | None:
         """Find the damage that half of the draws see; None if half of them do not see the strongest fault."""
+        from pytest_lmgate.judge.verdict import smallest_seen
         from pytest_lmgate.tools.drill.plan import Finding, Guard, Search
 
         whole, drawn = self.verdicts(gate)
-        stated = [half for verdict in drawn if (half := half_seen(verdict)) is not None]
+        stated = [half for verdict in drawn if (half := smallest_seen(verdict, 0.5)) is not None]
         if len(stated) < REDRAWN or whole.failed:
             return None
         guard, faults, damages = Guard(gate, self.gates[gate], whole, frozenset()), variants(fault), {0: 0.0}

@@ -66,12 +66,12 @@ def test_a_dearer_gate_that_catches_a_weaker_fault_adds_something() -> None:
 def test_a_gate_that_lets_more_pass_than_its_verdict_promised_is_named() -> None:
     unbroken = Comparison("pass", 10.0, 10.0, 0.0, 0.0, Tolerance(0.02, relative=True), 0.95, 100, 50, detectable=0.01)
     passed = replace(unbroken, degradation=0.05, detectable=0.2)
-    gate = guard("gate", comparison=unbroken)
-    finding = Finding(gate, SKIP, "never", trials={5: verdict(10.5, comparison=passed)})
+    gate = guard("gate", metric="bleu", comparison=unbroken)
+    finding = Finding(gate, SKIP, "never", trials={5: verdict(10.5, metric="bleu", comparison=passed)})
     assert (
         "gate sees less than it promised: from +3% on, but skip passed with +5%."
         in Report([gate], [finding], {}).sentences
     )
-    unknown = guard("gate", comparison=replace(unbroken, detectable=None))
-    finding = Finding(unknown, SKIP, "caught", 5, {5: verdict(10.5, "fail", comparison=passed)})
+    unknown = guard("gate", metric="bleu", comparison=replace(unbroken, detectable=None))
+    finding = Finding(unknown, SKIP, "caught", 5, {5: verdict(10.5, "fail", metric="bleu", comparison=passed)})
     assert Report([unknown], [finding], {}).sights == [("skip", "1", "100% of the blocks", "+5%", "+22%")]
