@@ -732,6 +732,8 @@ COLOURS = {
 
 def run_picture(folder: Path, svg: Path) -> list[Row]:
     """Drill a model with the rules of other projects and with gates, and draw which fault each catches."""
+    from pytest_lmgate.tools.drill.faults import known_faults
+
     make_project(folder, "llama", rows=300, bits=12)
     file, path = folder / "lmgate.yaml", folder / "written.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -750,9 +752,7 @@ def run_picture(folder: Path, svg: Path) -> list[Row]:
     records = drilled(folder)
     labels = list(records["gates"])
     found = {(each["fault"], each["gate"]): each for each in records["findings"]}
-    faults = [
-        name for name in dict.fromkeys(name for name, _ in found) if found[name, labels[0]]["sight"] != "not tried"
-    ]
+    faults = [name for name in known_faults() if found[name, labels[0]]["sight"] != "not tried"]
     cells = [[cell(found[fault, label]) for label in labels] for fault in faults]
     svg.write_text(drawn(faults, cells), encoding="utf-8")
     theirs = [any(shade in ("early", "late") for _, shade in row[:THEIRS]) for row in cells]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from pytest_lmgate.judge.result import Verdict
 from pytest_lmgate.judge.verdict import smallest_seen
@@ -12,7 +12,7 @@ from pytest_lmgate.report.page import rendered
 from pytest_lmgate.report.text import counted, table
 from pytest_lmgate.tools.drill.cover import redundant, smallest_cover
 from pytest_lmgate.tools.drill.plan import Finding, Guard
-from pytest_lmgate.tools.drill.planting import Fault
+from pytest_lmgate.tools.drill.planting import Fault, Kind
 
 
 def in_unit(healthy: Verdict, size: float | None) -> str:
@@ -38,9 +38,9 @@ class Report:
 
     @property
     def faults(self) -> list[Fault]:
-        """The faults that were planted in a model, in order."""
-        tried = (finding.fault for finding in self.findings if finding.sight != "not tried")
-        return list({fault.name: fault for fault in tried}.values())
+        """The faults that were planted in a model, by kind."""
+        tried = {finding.fault.name: finding.fault for finding in self.findings if finding.sight != "not tried"}
+        return sorted(tried.values(), key=lambda fault: get_args(Kind).index(fault.kind))
 
     @property
     def not_tried(self) -> dict[str, str]:

@@ -38,8 +38,8 @@ def test_the_report_names_what_is_missed_what_adds_nothing_and_what_is_enough() 
     report = Report([cheap, dear], findings, {"a": 1.0, "b": 9.0}, [FAULTS["bias"]])
     assert report.answer == "1 of 2 faults caught; no gate catches noise"
     assert report.picture() == [
-        (SKIP, [("early", "6% of the blocks"), ("late", "100% of the blocks (error)")]),
         (NOISE, [("missed", "no effect"), ("open", "inconclusive")]),
+        (SKIP, [("early", "6% of the blocks"), ("late", "100% of the blocks (error)")]),
     ]
     assert report.sights == [
         ("skip", "1", "6% of the blocks", "+3", "+2"),
