@@ -38,7 +38,7 @@ from comparison import Row, arguments, exit_status, print_rows
 from pytest_lmgate.plugin.options import CI_VARIABLES
 
 ROOT = Path(__file__).resolve().parents[1]
-KILLED = ("round-last", "skip", "noise", "position", "prompt-cut", "answers")
+KILLED = ("round-last", "kv-lost", "answers")
 VOCABULARY, ROWS, TOKENS, PROMPT, NEW = 97, 60, 40, 9, 12
 LEFT_OUT = {"PYTHONDONTWRITEBYTECODE", "PYTEST_VERSION", "PYTEST_CURRENT_TEST", *CI_VARIABLES}
 ANSWER = r"\b(w[1-3]\d?)\b"  # the first such word of a text is its answer
