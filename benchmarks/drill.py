@@ -679,6 +679,7 @@ class Tried:
 def run_power(folder: Path, seeds: int) -> list[Row]:
     """Print the pairs of a gate and a fault whose sight is not what the verdict stated, and how many there are."""
     from pytest_lmgate.tools.drill.faults import known_faults
+    from pytest_lmgate.tools.drill.planting import NotPlanted
 
     seen: list[Sight] = []
     for seed, kind in itertools.product(range(seeds), ("llama", "gemma2", "adapter")):
@@ -689,7 +690,10 @@ def run_power(folder: Path, seeds: int) -> list[Row]:
         for fault in known_faults().values():
             if not variants(fault) or tried.why_not(fault):
                 continue
-            found = [sight for gate in tried.gates if (sight := tried.sight(gate, fault)) is not None]
+            found = []
+            for gate in tried.gates:
+                with contextlib.suppress(NotPlanted):  # in the gate's data
+                    found += [sight] if (sight := tried.sight(gate, fault)) is not None else []
             seen += found
             for each in found:
                 words = "coarse" if each.is_coarse else "WRONG" if each.is_wrong else "right"
