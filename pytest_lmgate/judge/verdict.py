@@ -66,21 +66,34 @@ def judge_bounds(score: Score, limit: float, confidence: float) -> tuple[Outcome
     return "inconclusive", replace(found, needed=needed(score.n, more * abs(side - float(score)), distance))
 
 
-def smallest_seen(verdict: Verdict) -> float | None:
-    """Return the smallest damage at which a gate says to fail, with a power of 80% where its value has an interval.
+def smallest_seen(verdict: Verdict, power: float = POWER) -> float | None:
+    """Return the smallest damage at which a gate says to fail in this share of samples, if its value has an interval.
 
-    For a comparison, it is the tolerance and the smallest change that it detects; for a limit, the distance from the
-    value to the limit. None if the noise is not known.
+    For a comparison, it is the tolerance and the change that the power takes; for a limit, the distance from the value
+    to the limit. None if the noise is not known.
+
+    Damage brings noise of its own, which the verdict of a model without damage does not have. Perplexity tells how
+    much at least: a log-likelihood ratio r of a slightly damaged model has ``E[exp(r)] = 1``, so a loss of d nats a
+    token comes with a variance of ``2 d``. The loss that is seen solves ``d = tolerance + z sqrt(2 d / n)``.
     """
     if (comparison := verdict.comparison) is not None:
-        return None if comparison.detectable is None else comparison.tolerance.size + comparison.detectable
+        if comparison.detectable is None:
+            return None
+        level, df = score_quantile(comparison.confidence, comparison.df), comparison.df
+        share = (level + score_quantile(power, df)) / (level + score_quantile(POWER, df))
+        least = comparison.tolerance.size + share * comparison.detectable
+        if verdict.metric != "ppl" or not comparison.tolerance.relative:
+            return least
+        root = (level + score_quantile(power, df)) / math.sqrt(2 * comparison.n)
+        damage = (root + math.sqrt(root**2 + math.log1p(comparison.tolerance.size))) ** 2
+        return max(least, math.expm1(damage))
     if verdict.limit is None or verdict.value is None:
         return None
     room, bounded = abs(verdict.limit - verdict.value), verdict.bounded
     if bounded is None:
         return room
     better = bounded.lower if verdict.direction == "lower" else bounded.upper
-    more = 1 + score_quantile(POWER, None) / score_quantile(bounded.confidence, None)
+    more = 1 + score_quantile(power, None) / score_quantile(bounded.confidence, None)
     return None if better is None else room + more * abs(verdict.value - better)
 
 

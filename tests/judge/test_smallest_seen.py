@@ -1,5 +1,7 @@
 """The smallest damage that a verdict says to find, by hand."""
 
+import math
+
 import pytest
 from msgspec.structs import replace
 
@@ -31,5 +33,18 @@ def test_a_bound_adds_its_distance_and_as_much_again_as_a_power_of_80_percent_ne
 
 def test_a_comparison_adds_what_it_detects_to_the_tolerance() -> None:
     compared = Comparison("pass", 10.0, 10.0, 0.0, 0.0, Tolerance(0.02, relative=True), 0.95, 100, 50, detectable=0.01)
-    assert smallest_seen(replace(PASSED, comparison=compared)) == pytest.approx(0.03)
+    texts = replace(PASSED, metric="bleu", comparison=compared)
+    assert smallest_seen(texts) == pytest.approx(0.03)
+    half = 1.6448536 / (1.6448536 + 0.8416212)  # of the distance for 80%, without that of 80% above the bound
+    assert smallest_seen(texts, 0.5) == pytest.approx(0.02 + half * 0.01, rel=1e-6)
     assert smallest_seen(replace(PASSED, comparison=replace(compared, detectable=None))) is None
+
+
+def test_a_loss_of_perplexity_brings_noise_that_an_unbroken_model_does_not_have() -> None:
+    compared = Comparison("pass", 10.0, 10.0, 0.0, 0.0, Tolerance(0.02, relative=True), 0.95, 1600, 50, detectable=1e-4)
+    seen = smallest_seen(replace(PASSED, comparison=compared))
+    assert seen is not None
+    loss = math.log(1 + seen)
+    assert loss == pytest.approx(math.log(1.02) + (1.6448536 + 0.8416212) * math.sqrt(2 * loss / 1600), rel=1e-6)
+    noisier = replace(compared, detectable=0.5)
+    assert smallest_seen(replace(PASSED, comparison=noisier)) == pytest.approx(0.52)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 
 MOST_EXACT = 12
 """Checks up to which each set of them is looked at."""
@@ -12,7 +12,7 @@ Cost = Callable[[Collection[str]], float]
 """Returns what checks cost together, which may be less than their sum."""
 
 
-def smallest_cover(found: Mapping[str, Collection[str]], cost: Cost) -> tuple[list[str], bool]:
+def smallest_cover(found: Mapping[str, Collection[Hashable]], cost: Cost) -> tuple[list[str], bool]:
     """Return the cheapest checks that find all that any of them finds, and whether that is exact.
 
     Beyond `MOST_EXACT` checks it is the greedy cover: the next check is the one that costs the least for each new
@@ -37,7 +37,7 @@ def smallest_cover(found: Mapping[str, Collection[str]], cost: Cost) -> tuple[li
     return chosen, False
 
 
-def redundant(found: Mapping[str, Collection[str]], cost: Cost) -> dict[str, str]:
+def redundant(found: Mapping[str, Collection[Hashable]], cost: Cost) -> dict[str, str]:
     """Return the checks that find nothing which a cheaper one does not, with its name; empty for one without findings.
 
     Of two checks that find the same at the same cost, the first is kept.

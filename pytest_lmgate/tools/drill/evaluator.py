@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_lmgate.engines.base import Model, Runner
 from pytest_lmgate.engines.transformers.blocks import BlockMemory, can_reuse, with_blocks
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
+from pytest_lmgate.errors import LmgateError
 from pytest_lmgate.judge.judge import Judge
 from pytest_lmgate.judge.result import Verdict
 from pytest_lmgate.judge.verdict import Samples, compared_verdict
@@ -56,7 +57,7 @@ class Planted:
     fault: Fault
     strength: int
     reuses: bool  # whether a batch reads all of its tokens, so that the same tokens give the same hidden states
-    runner: Runner | None = None
+    runner: Runner | None = field(default=None, compare=False)
 
 
 class _Resolver(Resolver):
@@ -66,12 +67,17 @@ class _Resolver(Resolver):
     measurements: Measurements
     reusable: dict[str, bool]  # whether hidden states of a model can be reused, by its name
     memory: tuple[str, Fault, BlockMemory] | None = None  # of a model, for the fault that is tried
+    reference: tuple[Runner, Runner] | None = None  # with its copy that remembers what its blocks gave
 
     def model(self, given: Any) -> Model:
         ref = given if isinstance(given, ModelRef) else self.names.model(given)
         model, planted = super().model(ref), self.planted
-        if planted is None or ref != planted.ref:
+        if planted is None:
             return model
+        if ref != planted.ref:
+            if not planted.reuses or "backend" in model.runtime:  # of another engine
+                return model
+            return replace(model, open=lambda: self._remembering(model), in_memory=True)
         level = planted.fault.levels[planted.strength - 1]
         fault = {"fault": f"{planted.fault.name} {level:g} lmgate {__version__}"}
         name = f"{model.name} with {planted.fault.name}, {planted.fault.shown(planted.strength)}"
@@ -102,13 +108,30 @@ class _Resolver(Resolver):
         return planted.runner
 
     def _replay(self, broken: InTransformers, model: Model, planted: Planted, runner: Runner) -> None:
-        if model.name not in self.reusable:
-            with runner.measuring():
-                self.reusable[model.name] = can_reuse(broken.healthy)
+        if not planted.reuses or not self._can_reuse(broken, model, runner):
+            return
         if self.memory is None or self.memory[:2] != (model.name, planted.fault):
             self.memory = model.name, planted.fault, BlockMemory()
-        if self.reusable[model.name] and broken.first and planted.reuses:
-            broken.replay(self.memory[2])
+        broken.replay(self.memory[2], broken.first)
+        broken.replay(BlockMemory(), broken.size)  # for other gates
+
+    def _can_reuse(self, copy: InTransformers, model: Model, runner: Runner) -> bool:
+        if model.name not in self.reusable:
+            with runner.measuring():
+                self.reusable[model.name] = can_reuse(copy.healthy)
+        return self.reusable[model.name]
+
+    def _remembering(self, model: Model) -> Runner:
+        """Return a model without a fault whose blocks run once for each batch, if they can be remembered."""
+        runner = self.measurements.runner(model)
+        if self.reference is None or self.reference[0] is not runner:
+            self.reference = runner, runner
+            with contextlib.suppress(LmgateError):  # of a model that cannot be copied
+                copy = InTransformers(with_blocks(model, runner), runner.tokenizer, model.context)
+                if self._can_reuse(copy, model, runner):
+                    copy.replay(BlockMemory(), copy.size)
+                    self.reference = runner, copy.open()
+        return self.reference[1]
 
 
 class FaultyEvaluator(Evaluator):
@@ -121,6 +144,7 @@ class FaultyEvaluator(Evaluator):
             self.project, self.options, digests, self.users_backends, None, log.note
         )
         self._faulty.measurements, self._faulty.reusable = self.measurements, {}
+        self._last: Planted | None = None
         self.forget(share=True)  # a server without a revision is asked once, not for each gate
 
     @contextlib.contextmanager
@@ -132,14 +156,31 @@ class FaultyEvaluator(Evaluator):
             if not bound.by_rows:
                 raise NotPlanted("it reads texts without answers, subjects and examples")
             fault.rows(self._faulty.rows(bound.data), fault.levels[strength - 1])
-        planted = Planted(bound.model, fault, strength, bound.measurement in (CausalLikelihoods, Divergences))
-        self._faulty.planted = planted
+        planted = Planted(bound.model, fault, strength, self.sharing_key(gate)[1])
+        if self._last != planted:
+            self.close_broken()
+            self._last = planted
+        self._faulty.planted = self._last
         try:
             yield
         finally:
             self._faulty.planted = None
-            if planted.runner is not None:
-                planted.runner.close()
+
+    @staticmethod
+    def sharing_key(gate: BoundGate) -> tuple[str, bool]:
+        """Return what gates have in common that share a broken copy: the model, and whether its states are reused."""
+        bound = gate.bound
+        return bound.what.model_name, bound.measurement in (CausalLikelihoods, Divergences)
+
+    def close_broken(self) -> None:
+        """End the broken model that is in memory."""
+        if self._last is not None and self._last.runner is not None:
+            self._last.runner.close()
+        self._last = None
+
+    def close(self) -> None:
+        self.close_broken()
+        super().close()
 
 
 class DrillJudge(Judge):

@@ -178,7 +178,7 @@ def _mix_heads(broken: Broken, level: float, *, repeated: bool) -> None:
 
 
 def _change_rope_base(broken: Broken, level: float) -> None:
-    _change_rope(broken, lambda rates: rates * level ** (-torch.arange(len(rates), device=rates.device) / len(rates)))
+    _change_rope(broken, lambda rates: rates * level ** (torch.arange(len(rates), device=rates.device) / len(rates)))
 
 
 def _scale_rope(broken: Broken, level: float) -> None:
@@ -348,7 +348,7 @@ _BY_KIND: dict[Kind, list[_Row]] = {
         ("skip", "blocks in the middle are skipped", _SHARES, _OF_BLOCKS, _skip_blocks),
         ("heads-swapped", "two heads are swapped", _SHARES, _OF_BLOCKS, partial(_mix_heads, repeated=False)),
         ("heads-repeated", "a head is read twice", _SHARES, _OF_BLOCKS, partial(_mix_heads, repeated=True)),
-        ("rope-base", "the base of rotary positions is wrong", _FACTORS, "{:g} times the base", _change_rope_base),
+        ("rope-base", "the base of rotary positions is too small", _FACTORS, "1/{:g} of it", _change_rope_base),
         ("rope-scaling", "rotary positions are scaled", _FACTORS[:-1], "by 1/{:g}", _scale_rope),
         ("position", f"positions are too high from token {_BEGIN} on", (1, 2, 4, 8, 16), "by {:g}", _move_positions),
         ("window", "the window of attention is too short", (0.75, *_SHARES[-2::-1]), "{:g} of it", _of(_WINDOW)),

@@ -106,11 +106,11 @@ class InTransformers(Broken):
             _sensitive[whole.model] = max(range(self.size), key=moved)
         return _sensitive[whole.model]
 
-    def replay(self, memory: BlockMemory) -> None:
-        """Run the blocks in front of the first broken one once for each batch."""
+    def replay(self, memory: BlockMemory, level: int) -> None:
+        """Run the blocks in front of the block number `level` once for each batch."""
         blocks = self.model.get_submodule(self.path)
-        for index, block in enumerate(list(blocks)[: self.first]):
-            blocks[index] = Replay(block, memory, index, self.first)
+        for index, block in enumerate(list(blocks)[:level]):
+            blocks[index] = Replay(block, memory, index, level)
         self.model.register_forward_pre_hook(memory.begin, with_kwargs=True)
 
     def decode(self, **fields: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from pytest_lmgate.judge.result import Verdict
 from pytest_lmgate.judge.verdict import smallest_seen
@@ -12,7 +12,7 @@ from pytest_lmgate.report.page import rendered
 from pytest_lmgate.report.text import counted, table
 from pytest_lmgate.tools.drill.cover import redundant, smallest_cover
 from pytest_lmgate.tools.drill.plan import Finding, Guard
-from pytest_lmgate.tools.drill.planting import Fault
+from pytest_lmgate.tools.drill.planting import Fault, Kind
 
 
 def in_unit(healthy: Verdict, size: float | None) -> str:
@@ -38,9 +38,9 @@ class Report:
 
     @property
     def faults(self) -> list[Fault]:
-        """The faults that were planted in a model, in order."""
-        tried = (finding.fault for finding in self.findings if finding.sight != "not tried")
-        return list({fault.name: fault for fault in tried}.values())
+        """The faults that were planted in a model, by kind."""
+        tried = {finding.fault.name: finding.fault for finding in self.findings if finding.sight != "not tried"}
+        return sorted(tried.values(), key=lambda fault: get_args(Kind).index(fault.kind))
 
     @property
     def not_tried(self) -> dict[str, str]:
@@ -53,6 +53,19 @@ class Report:
         """The faults that each gate catches."""
         caught = [finding for finding in self.findings if finding.sight == "caught"]
         return {guard.name: [one.fault.name for one in caught if one.guard is guard] for guard in self.guards}
+
+    @property
+    def seen(self) -> dict[str, set[tuple[str, int]]]:
+        """The faults that each gate catches at each strength: a gate that catches a weaker one adds something."""
+        return {
+            guard.name: {
+                (found.fault.name, strength)
+                for found in self.findings
+                if found.guard is guard and found.sight == "caught"
+                for strength in range(found.strength, len(found.fault.levels) + 1)
+            }
+            for guard in self.guards
+        }
 
     def cost(self, names: Collection[str]) -> float:
         """Return the seconds of the measurements of gates, each measurement once."""
@@ -85,11 +98,11 @@ class Report:
     @property
     def sentences(self) -> list[str]:
         """What follows for the gates."""
-        found, (chosen, is_exact) = [], smallest_cover(self.caught, self.cost)
+        found, (chosen, is_exact) = [], smallest_cover(self.seen, self.cost)
         if chosen and len(chosen) < len(self.guards):
             how = "" if is_exact else ", by a greedy search"
             found.append(f"These catch the same in {self.cost(chosen):.3g} s{how}: {', '.join(chosen)}.")
-        for name, other in redundant(self.caught, self.cost).items():
+        for name, other in redundant(self.seen, self.cost).items():
             why = f"{other} catches the same or more" if other else "it catches no fault"
             found.append(f"{name} adds nothing: {why}.")
         for guard in self.guards:
@@ -178,7 +191,7 @@ class Report:
 
     def data(self) -> dict[str, Any]:
         """Return the records."""
-        chosen, is_exact = smallest_cover(self.caught, self.cost)
+        chosen, is_exact = smallest_cover(self.seen, self.cost)
         return {
             "gates": {
                 guard.name: {
@@ -191,7 +204,7 @@ class Report:
             },
             "findings": [self._record(finding) for finding in self.findings],
             "smallest": {"gates": chosen, "seconds": self.cost(chosen), "exact": is_exact},
-            "adds_nothing": redundant(self.caught, self.cost),
+            "adds_nothing": redundant(self.seen, self.cost),
             "suggestions": dict(self.suggestions),
             "left_out": [fault.name for fault in self.left_out],
         }

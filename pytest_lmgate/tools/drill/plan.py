@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -69,15 +69,24 @@ def steps(levels: int) -> int:
     return 1 + math.ceil(math.log2(levels))
 
 
-def bisect(levels: int, judged: Callable[[int], bool]) -> int:
-    """Return the weakest strength that is caught, if all stronger ones are too; 0 if the strongest is not caught."""
-    if not judged(levels):
-        return 0
-    low, high = 0, levels
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if judged(middle) else (middle, high)
-    return high
+@dataclass
+class Search:
+    """Bisection for the weakest strength that is caught, if all stronger ones are too; the strongest comes first."""
+
+    levels: int
+    low: int = 0  # the strongest that is known not to be caught
+    high: int = 0  # the weakest that is known to be caught; 0 as long as none is
+
+    @property
+    def strength(self) -> int:
+        """The strength to judge next; 0 if there is none."""
+        if not self.high:
+            return self.levels if self.low < self.levels else 0
+        return (self.low + self.high) // 2 if self.high - self.low > 1 else 0
+
+    def tell(self, *, is_caught: bool) -> None:
+        """Take the judgement of that strength."""
+        self.low, self.high = (self.low, self.strength) if is_caught else (self.strength, self.high)
 
 
 @dataclass
@@ -156,25 +165,36 @@ class Drill:
                 log,
                 progress=lambda now, line=line: log.progress(replace(now, search=line)),  # type: ignore[misc]
             )
-            findings += [self.tried(guard, fault) for guard in self.guards]
+            findings += self.tried(self.guards, fault)
             done, left = done + self.cost(fault), left - self.cost(fault)
         return findings
 
-    def tried(self, guard: Guard, fault: Fault) -> Finding:
-        """Find the weakest fault that a gate catches."""
-        if reason := self.reasons[guard.model, fault.name]:
+    def tried(self, guards: Sequence[Guard], fault: Fault) -> list[Finding]:
+        """Find the weakest fault that each of these gates catches; gates that wait for the same strength share it."""
+        searches = [Search(len(fault.levels)) for _ in guards]
+        trials: list[dict[int, Verdict]] = [{} for _ in guards]
+        reasons = [self.reasons[guard.model, fault.name] for guard in guards]
+        while waiting := [at for at, search in enumerate(searches) if search.strength and not reasons[at]]:
+            strength = max(searches[at].strength for at in waiting)
+            now = [at for at in waiting if searches[at].strength == strength]
+            for at in sorted(now, key=lambda at: self.evaluator.sharing_key(guards[at].bound)):
+                try:
+                    trials[at][strength] = self._judged(guards[at], fault, strength)
+                except NotPlanted as error:  # in the gate's data
+                    reasons[at] = str(error)
+                else:
+                    searches[at].tell(is_caught=trials[at][strength].failed)
+        places = range(len(guards))
+        return [self._finding(guards[at], fault, searches[at].high, trials[at], reasons[at]) for at in places]
+
+    def _judged(self, guard: Guard, fault: Fault, strength: int) -> Verdict:
+        with self.evaluator.planted(guard.bound, fault, strength):
+            return self.judge.judge(guard.bound, guard.healthy.id, guard.healthy.test)[0]
+
+    @staticmethod
+    def _finding(guard: Guard, fault: Fault, strength: int, trials: Mapping[int, Verdict], reason: str) -> Finding:
+        if reason:
             return Finding(guard, fault, "not tried", reason=reason)
-        trials: dict[int, Verdict] = {}
-
-        def is_red(strength: int) -> bool:
-            with self.evaluator.planted(guard.bound, fault, strength):
-                trials[strength], _ = self.judge.judge(guard.bound, guard.healthy.id, guard.healthy.test)
-            return trials[strength].failed
-
-        try:
-            strength = bisect(len(fault.levels), is_red)
-        except NotPlanted as error:  # in the gate's data
-            return Finding(guard, fault, "not tried", reason=str(error))
         strongest = trials[len(fault.levels)]
         sight: Sight = "never"
         if strength:
@@ -184,6 +204,14 @@ class Drill:
         elif strongest.value == guard.healthy.value:
             sight = "no effect"
         return Finding(guard, fault, sight, strength, trials)
+
+    def catches(self, guard: Guard, fault: Fault) -> bool:
+        """Return whether a gate catches the strongest fault."""
+        if self.reasons.get((guard.model, fault.name), "another model"):
+            return False
+        with contextlib.suppress(NotPlanted):
+            return self._judged(guard, fault, len(fault.levels)).failed
+        return False
 
     def _why_not(self, guard: Guard, fault: Fault) -> str:
         """Return why a fault cannot be planted in a gate's model; empty if it can."""
@@ -247,8 +275,7 @@ def suggested(drill: Drill, missed: Sequence[Fault]) -> list[tuple[str, list[str
             guard = _guard(drill, marker, given := {**arguments, "limit": limit})
             if guard.name in known or time.monotonic() > drill.deadline:
                 continue
-            findings = [drill.tried(guard, each) for each in missed if (guard.model, each.name) in drill.reasons]
-            if caught := [finding.fault.name for finding in findings if finding.sight == "caught"]:
+            if caught := [fault.name for fault in missed if drill.catches(guard, fault)]:
                 found[f"- {marker}: {flow(given)}"] = caught
     return sorted(found.items(), key=lambda pair: -len(pair[1]))[:_MOST]
 

@@ -146,7 +146,7 @@ def repeated(model: Any, level: float) -> None:
 
 
 def rope_base(model: Any, level: float) -> None:
-    base = 10_000 * level
+    base = 10_000 / level
     model.model.rotary_emb.inv_freq.copy_(torch.tensor([base ** (-2 * at / 8) for at in range(4)]))
 
 

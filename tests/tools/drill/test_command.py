@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 import signal
 import subprocess
@@ -108,38 +107,18 @@ def test_the_project_is_byte_for_byte_as_before_with_its_cache_and_baseline(proj
     assert content(project) == before
 
 
-def test_a_drill_that_was_killed_goes_on_from_there_and_leaves_nothing(project: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest_lmgate.cli",
-        "drill",
-        "--json",
-        "--faults",
-        "round-last,skip,noise,position",
-    ]
-    how: dict[str, Any] = {"cwd": project, "env": environment(), "text": True}
+def test_an_interrupted_drill_says_how_it_goes_on_and_keeps_what_it_measured(project: Path) -> None:
+    command = [sys.executable, "-m", "pytest_lmgate.cli", "drill", "--faults", "round-last,skip,noise,position"]
     folder = project / ".lmgate_cache" / "drill"
-
-    def measured() -> set[str]:
-        return {path.name for path in folder.rglob("*.lmgate")}
-
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **how) as process:
-        wait_for(lambda: len(measured()) > 6, "broken models are measured")
-        os.kill(process.pid, signal.SIGKILL)
-    kept = measured()
-    assert kept
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how) as process:
-        wait_for(lambda: len(measured()) > len(kept) or process.poll() is not None, "more models are measured")
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=project, env=environment(), text=True
+    ) as process:
+        wait_for(lambda: sum(1 for _ in folder.rglob("*.lmgate")) > 6, "broken models are measured")
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     if process.returncode:  # on a quick machine it had ended
         assert "the same command goes on from there" in said
-        assert kept <= measured()
-    ended = subprocess.run(command, capture_output=True, check=True, **how)
-    assert not (project / ".lmgate_cache").exists()
-    whole = subprocess.run(command, capture_output=True, check=True, **how)
-    assert json.loads(ended.stdout)["findings"] == json.loads(whole.stdout)["findings"]
+        assert sum(1 for _ in folder.rglob("*.lmgate")) > 6
 
 
 @pytest.mark.parametrize("fault", [*SEEN_BY_TEXTS, "answers"])

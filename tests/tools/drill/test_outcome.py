@@ -38,8 +38,8 @@ def test_the_report_names_what_is_missed_what_adds_nothing_and_what_is_enough() 
     report = Report([cheap, dear], findings, {"a": 1.0, "b": 9.0}, [FAULTS["bias"]])
     assert report.answer == "1 of 2 faults caught; no gate catches noise"
     assert report.picture() == [
-        (SKIP, [("early", "6% of the blocks"), ("late", "100% of the blocks (error)")]),
         (NOISE, [("missed", "no effect"), ("open", "inconclusive")]),
+        (SKIP, [("early", "6% of the blocks"), ("late", "100% of the blocks (error)")]),
     ]
     assert report.sights == [
         ("skip", "1", "6% of the blocks", "+3", "+2"),
@@ -53,15 +53,25 @@ def test_the_report_names_what_is_missed_what_adds_nothing_and_what_is_enough() 
     ]
 
 
+def test_a_dearer_gate_that_catches_a_weaker_fault_adds_something() -> None:
+    late, early = guard("late"), guard("early", "b")
+    findings = [
+        Finding(late, SKIP, "caught", trials={5: verdict(90.0, "fail")}, strength=5),
+        Finding(early, SKIP, "caught", trials={5: verdict(90.0, "fail"), 1: verdict(13.0, "fail")}, strength=1),
+    ]
+    report = Report([late, early], findings, {"a": 1.0, "b": 9.0})
+    assert report.sentences == ["These catch the same in 9 s: early."]
+
+
 def test_a_gate_that_lets_more_pass_than_its_verdict_promised_is_named() -> None:
     unbroken = Comparison("pass", 10.0, 10.0, 0.0, 0.0, Tolerance(0.02, relative=True), 0.95, 100, 50, detectable=0.01)
     passed = replace(unbroken, degradation=0.05, detectable=0.2)
-    gate = guard("gate", comparison=unbroken)
-    finding = Finding(gate, SKIP, "never", trials={5: verdict(10.5, comparison=passed)})
+    gate = guard("gate", metric="bleu", comparison=unbroken)
+    finding = Finding(gate, SKIP, "never", trials={5: verdict(10.5, metric="bleu", comparison=passed)})
     assert (
         "gate sees less than it promised: from +3% on, but skip passed with +5%."
         in Report([gate], [finding], {}).sentences
     )
-    unknown = guard("gate", comparison=replace(unbroken, detectable=None))
-    finding = Finding(unknown, SKIP, "caught", 5, {5: verdict(10.5, "fail", comparison=passed)})
+    unknown = guard("gate", metric="bleu", comparison=replace(unbroken, detectable=None))
+    finding = Finding(unknown, SKIP, "caught", 5, {5: verdict(10.5, "fail", metric="bleu", comparison=passed)})
     assert Report([unknown], [finding], {}).sights == [("skip", "1", "100% of the blocks", "+5%", "+22%")]

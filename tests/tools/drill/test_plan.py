@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.tools.drill.faults import known_faults
-from pytest_lmgate.tools.drill.plan import Drill, bisect, steps
+from pytest_lmgate.tools.drill.plan import Drill, Search, steps
 
 FAULTS = known_faults()
 
@@ -22,12 +22,11 @@ def test_bisection_finds_the_weakest_strength_that_is_caught_with_no_more_models
 ) -> None:
     weakest = data.draw(some.integers(1, levels + 1))
     judged: list[int] = []
-
-    def is_red(strength: int) -> bool:
+    search = Search(levels)
+    while strength := search.strength:
         judged.append(strength)
-        return strength >= weakest
-
-    assert bisect(levels, is_red) == (weakest if weakest <= levels else 0)
+        search.tell(is_caught=strength >= weakest)
+    assert search.high == (weakest if weakest <= levels else 0)
     assert len(judged) == len(set(judged)) <= steps(levels)
 
 
