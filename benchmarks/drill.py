@@ -670,7 +670,7 @@ class Tried:
         while strength := search.strength:
             broken, found = self.verdicts(gate, faults[strength - 1])
             damages[strength] = Finding(guard, fault, "caught", strength, {strength: broken}).damage_of(strength) or 0.0
-            search.tell(is_caught=2 * sum(verdict.verdict in ("fail", "error") for verdict in found) >= REDRAWN)
+            search.tell(is_caught=2 * sum(verdict.verdict == "fail" for verdict in found) >= REDRAWN)
         if not search.high:
             return None
         return Sight(fault.name, gate, statistics.median(stated), damages[search.low], damages[search.high])
