@@ -112,10 +112,13 @@ def test_arguments_with_spaces_and_quotes_are_words_and_run_nothing(gated: DiceP
 
 def test_what_ends_before_a_verdict_says_so_on_the_pull_request(gated: DiceProject, github: GitHub) -> None:
     github.run(gated.folder).expect(True)
-    (gated.folder / "lmgate.yaml").write_text("gates: [")
-    github.run(gated.folder).expect(False)
-    assert "**pytest ended with exit code 4**" in github.comments[0]
-    assert "**0 gates**" in github.comments[0]
+    gated.change("limit: 6.01", "limt: 6.01")
+    for arguments in ("", "-n 1"):
+        run = github.run(gated.folder, arguments=arguments).expect(False)
+        assert "**pytest ended with exit code 4**" in github.comments[0]
+        assert "**0 gates**" in github.comments[0]
+        assert "gates[0].ppl_max.limt: unknown argument (did you mean 'limit'?)" in github.comments[0]
+        run.says("::error title=lmgate::", "did you mean 'limit'?)")
     github.run(gated.folder, working_directory="gone").expect(False).says("working-directory: expected a folder")
     assert "**no verdict**" in github.comments[1]
 
