@@ -432,17 +432,23 @@ def _own_value(argument: str, value: Any, lists: Mapping[str, list[Any]], chosen
     if not isinstance(value, dict):
         return value
     if not lists:
-        what = "a mapping, which gives each name of a list its own value: but this gate has no list"
+        what = "a mapping, which gives each name of a list its own value: but this gate has no list for it"
         raise ConfigError.of(argument, f"expected a single value, got {what}")
     by = max(lists, key=lambda name: len(value.keys() & set(lists[name])))
     missing = [f"{name} is missing" for name in lists[by] if name not in value]
-    extra = [f"got {name!r}{nearest(str(name), map(str, lists[by]))}" for name in value if name not in lists[by]]
+    extra = [f"got {name!r}{_meant(name, lists[by])}" for name in value if name not in lists[by]]
     if missing or extra:
         names = ", ".join(map(str, lists[by]))
         raise ConfigError.of(argument, f"expected a value for each {by}, {names}: {', '.join([*extra, *missing])}")
     if same := [name for name, names in lists.items() if name != by and value.keys() == set(names)]:
         raise ConfigError.of(argument, f"its keys may be names of {by} or of {same[0]}: write these gates one by one")
-    return _own_value(argument, value[chosen[by]], lists, chosen)
+    return _own_value(argument, value[chosen[by]], {name: lists[name] for name in lists if name != by}, chosen)
+
+
+def _meant(name: object, names: list[Any]) -> str:
+    if str(name) in map(str, names):
+        return " in quotes (write it as in the list)"
+    return nearest(str(name), map(str, names))
 
 
 # Marks of pytest that do nothing, or something else, without arguments of their own.
