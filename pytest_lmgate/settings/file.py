@@ -385,6 +385,7 @@ def _written_out(
     metric = arguments.get("metric", defaults.get("metric")) if takes_metric else None
     for each in _names("metric", metric):
         taken = arguments_taken(marker, each) | {"marks"}
+        known = taken | gate_arguments()  # for this metric a null may leave out what another one takes
         inherited = {
             name: value
             for name, value in defaults.items()
@@ -401,7 +402,7 @@ def _written_out(
         for values in itertools.product(*axes.values()):
             chosen = dict(zip(axes, values, strict=True))
             written = {
-                name: chosen.get(name, _own_value(name, value, lists, chosen) if name in taken else value)
+                name: chosen.get(name, _own_value(name, value, lists, chosen) if name in known else value)
                 for name, value in given.items()
             }
             # A null takes a default away, or leaves the argument out for one name of a list.
