@@ -2,7 +2,6 @@
 
 import html
 import shlex
-from pathlib import Path
 
 from tests.end_to_end.projects import GATE, Project
 from tests.end_to_end.test_history import git
@@ -84,22 +83,3 @@ def test_a_report_says_which_run_it_is_of_without_passwords(measured: Project) -
         for text in (f"{commit} on smaller", run["project"], "UTC", "cpu (", "pytest-lmgate 0", run["command"]):
             assert text in shown, (name, text)
         assert "secret" not in shown
-
-
-def test_other_plugins_find_the_figures_of_a_gate_as_the_docs_show(measured: Project) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
-    shown = page.partition('```python title="conftest.py"\n')[2].partition("```")[0]
-    measured.write(
-        test_it=GATE,
-        conftest=shown
-        + """
-
-def pytest_runtest_logreport(report):
-    if report.when == "call":
-        cells = ["result", "test", "seconds"]
-        pytest_html_results_table_row(report, cells)
-        print("cells:", cells)
-""",
-    )
-    cell = "<td>lmgate.ppl_max[die-words].verdict pass, lmgate.ppl_max[die-words].value 60.0"
-    measured.run("-s").expect(0, passed=1).says("cells: ['result', 'test', '<td>", cell[:45])
