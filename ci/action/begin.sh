@@ -2,7 +2,7 @@
 # Checks where the action runs, and says where the cache is, for the steps that restore and save it.
 set -euo pipefail
 
-rm -rf "$RUNNER_TEMP/lmgate"  # of an earlier call in this job
+rm -rf "$RUNNER_TEMP/lmgate" "$RUNNER_TEMP/lmgate-main"  # of an earlier call in this job
 mkdir -p "$RUNNER_TEMP/lmgate"
 
 fail() {

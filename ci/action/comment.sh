@@ -29,7 +29,8 @@ out = pathlib.Path(out)
 ended = (out / "status").read_text().strip() if (out / "status").exists() else ""
 head, tail = f"{marker}\n\n### Model gates {title}".rstrip(), f"[The whole run]({run})\n"
 if ended not in ("", "0", "1"):  # 1: a test failed
-    head += f"\n\n**pytest ended with exit code {ended}**"
+    words = {"2": "a test file could not be imported, or the run was interrupted", "5": "no tests were collected"}
+    head += f"\n\n**pytest ended with exit code {ended}**" + (f": {words[ended]}" if ended in words else "")
 if (out / "report.md").exists():
     report = (out / "report.md").read_text(encoding="utf-8")
     counts = report.partition("\n")[0] + " The table is too long for a comment."

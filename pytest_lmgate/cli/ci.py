@@ -20,7 +20,7 @@ _FILES = {
     "github": """\
 .github/workflows/lmgate.yml
 name: Model gates
-on: {{push: {{branches: [main]}}, pull_request: {{}}}}
+on: {{push: {{branches: [main, master]}}, pull_request: {{}}}}
 permissions: {{contents: read, pull-requests: write}}
 jobs:
   gates:
@@ -43,7 +43,7 @@ lmgate:
 """,
     "azure": """\
 azure-pipelines.yml
-trigger: [main]
+trigger: [main, master]
 pool: {{vmImage: ubuntu-latest}}
 steps:
   - {{task: UsePythonVersion@0, inputs: {{versionSpec: "{python}"}}}}

@@ -291,10 +291,11 @@ class Baselines:
             made = "; ".join(
                 f"{each.provenance.place}, {each.value:.6g}" for each in map(self.read().get, others) if each
             )
+            hint = "" if self._label else "\nor name the GPUs that count as one in lmgate.yaml, under devices:"
             raise BaselineError(
                 f"no baseline for {key.removeprefix(f'{identity} @ ')}: {self.path} has this gate's of {made}, and "
                 "numbers of another device judge nothing here. Make one with a good model on this device, and commit "
-                f"the file:\n    {make}\nor name the GPUs that count as one in lmgate.yaml, under devices:"
+                f"the file:\n    {make}{hint}"
             )
         there = "has no entry for this gate" if self.path.exists() else "does not exist"
         asked = (what.model_name, what.dataset_name)

@@ -123,12 +123,7 @@ class Judge:
             blocking = fails_if_open and outcome == "inconclusive"
         details: dict[str, Any] = {}
         if gate.evaluation.reference is not None:
-            what = gate.evaluation
-            details = {**score.details, "reference": what.reference_name}  # as the user wrote it
-            if isinstance(what.model, str) and what.model == what.reference:
-                self.evaluator.log.remark(
-                    f"{gate.evaluation.model!r} is compared with itself: this gate can never fail"
-                )
+            details = {**score.details, "reference": gate.evaluation.reference_name}  # as the user wrote it
         # A percentile of tokens is, unlike their mean, made of no shares of rows.
         is_distance = gate.evaluation.reference is not None and score.sample is not None
         return replace(

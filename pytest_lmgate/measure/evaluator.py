@@ -123,6 +123,13 @@ class Evaluator:
         score = self._with_hint(measurement.score(made.statistics), measurement.data.name)
         score.device, score.content, score.weights = model.device, identity_of(model), weights_of(model)
         score.hardware = made.hardware
+        if isinstance(measurement, Divergences):
+            reference = measurement.reference
+            if model.name == reference.name or score.weights == weights_of(reference) != "":
+                self.log.remark(
+                    f"{model.name!r} and its reference {reference.name!r} have the same weights and run in the same "
+                    "way: a gate on their divergence can never fail; check the path of both"
+                )
         score = score.identified(**measurement.identity)
         score.signature = score.signature.plus(*measurement.named_settings)
         return score.placed(

@@ -48,6 +48,7 @@ class Closing:
         self.shown: Sequence[FixtureCall] = ()  # what the summary shows of `measured`: failed tests, or all with -v
         self.remarks: tuple[str, ...] = ()  # those of `notes` that the reports show too
         self.notes: list[str] = []
+        self.unread: list[str] = []  # why there are no gates: pytest shows it, and reports have it too
         self.problems: list[str] = []  # what fails the session although every test passed
         self.printed: list[str] = []  # reports for stdout
 
@@ -64,7 +65,7 @@ class Closing:
             run=run,
             verdicts=tuple(self.verdicts),
             measured=tuple(self.measured),
-            problems=tuple(self.problems),
+            problems=(*self.unread, *self.problems),
             remarks=self.remarks,
         )
 
@@ -98,6 +99,7 @@ class Closing:
 def close(ledger: Ledger, session: pytest.Session, *, run: str, broke: str) -> Closing:
     """Find what was lost or broke, write the baseline and the reports."""
     config, closing = session.config, Closing()
+    closing.unread = ledger.problem.splitlines()
     closing.problems += [problem for found in ledger.verified for problem in found["problems"]]
     if broke and passed(session):
         closing.problems.append(f"{broke}: the session fails")

@@ -124,12 +124,10 @@ class GateHooks:
         except pytest.UsageError as error:
             expected, problems = {}, [*problems, str(error)]
         if problems:
-            problem = "\n".join(dict.fromkeys(problems))  # each test of an unreadable file reports it
+            ledger.problem = "\n".join(dict.fromkeys(problems))  # each test of an unreadable file reports it
             if self._worker is None:
-                raise pytest.UsageError(problem)
-            # An error raised in a worker is an INTERNALERROR of xdist: the controller raises it instead.
-            ledger.problem = problem
-            items.clear()
+                raise pytest.UsageError(ledger.problem)
+            items.clear()  # an error raised in a worker is an INTERNALERROR of xdist: the controller raises it instead
         else:
             ledger.expected, ledger.measuring = expected, [item.nodeid for item in measuring]
         if self._worker is not None:

@@ -210,6 +210,8 @@ def _check_limit(marker: str, row: Metric, limit: object) -> None:
         raise ConfigError.of(
             "limit", f"{marker} is on a scale from 0 to {row.highest}, got {limit!r}: no value could reach it"
         )
+    if row.direction == "lower" and limit == row.highest:
+        raise ConfigError.of("limit", f"expected less than {row.highest}, got {limit!r}: {marker} could never fail")
     if row.highest == 100 and 0.01 < limit < 1:  # as a share of 1; a tiny limit that anything passes is meant so
         raise ConfigError.of(
             "limit",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -489,6 +490,10 @@ class ProjectSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     defaults: Defaults = msgspec.field(default_factory=Defaults)
     models: dict[str, ModelSpec] = msgspec.field(default_factory=dict)
     datasets: dict[str, DatasetSpec] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if "$" in re.sub(r"\$\{\w+\}", "", self.label):
+            raise ConfigError.of("label", f"expected variables as in ${{RUNNER_CLASS}} alone, got {self.label!r}")
 
 
 def _exactly_one(**keys: object) -> None:

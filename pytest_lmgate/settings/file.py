@@ -385,6 +385,7 @@ def _written_out(
     metric = arguments.get("metric", defaults.get("metric")) if takes_metric else None
     for each in _names("metric", metric):
         taken = arguments_taken(marker, each) | {"marks"}
+        known = taken | gate_arguments()  # for this metric a null may leave out what another one takes
         inherited = {
             name: value
             for name, value in defaults.items()
@@ -401,7 +402,7 @@ def _written_out(
         for values in itertools.product(*axes.values()):
             chosen = dict(zip(axes, values, strict=True))
             written = {
-                name: chosen.get(name, _own_value(name, value, lists, chosen) if name in taken else value)
+                name: chosen.get(name, _own_value(name, value, lists, chosen) if name in known else value)
                 for name, value in given.items()
             }
             # A null takes a default away, or leaves the argument out for one name of a list.
@@ -432,17 +433,23 @@ def _own_value(argument: str, value: Any, lists: Mapping[str, list[Any]], chosen
     if not isinstance(value, dict):
         return value
     if not lists:
-        what = "a mapping, which gives each name of a list its own value: but this gate has no list"
+        what = "a mapping, which gives each name of a list its own value: but this gate has no list for it"
         raise ConfigError.of(argument, f"expected a single value, got {what}")
     by = max(lists, key=lambda name: len(value.keys() & set(lists[name])))
     missing = [f"{name} is missing" for name in lists[by] if name not in value]
-    extra = [f"got {name!r}{nearest(str(name), map(str, lists[by]))}" for name in value if name not in lists[by]]
+    extra = [f"got {name!r}{_meant(name, lists[by])}" for name in value if name not in lists[by]]
     if missing or extra:
         names = ", ".join(map(str, lists[by]))
         raise ConfigError.of(argument, f"expected a value for each {by}, {names}: {', '.join([*extra, *missing])}")
     if same := [name for name, names in lists.items() if name != by and value.keys() == set(names)]:
         raise ConfigError.of(argument, f"its keys may be names of {by} or of {same[0]}: write these gates one by one")
-    return _own_value(argument, value[chosen[by]], lists, chosen)
+    return _own_value(argument, value[chosen[by]], {name: lists[name] for name in lists if name != by}, chosen)
+
+
+def _meant(name: object, names: list[Any]) -> str:
+    if str(name) in map(str, names):
+        return " in quotes (write it as in the list)"
+    return nearest(str(name), map(str, names))
 
 
 # Marks of pytest that do nothing, or something else, without arguments of their own.

@@ -92,6 +92,16 @@ def test_a_pull_request_is_compared_with_the_default_branch(gated: DiceProject, 
     assert "fails now" in github.comments[0]
 
 
+def test_a_second_project_of_a_job_is_not_compared_with_the_first(gated: DiceProject, github: GitHub) -> None:
+    github.run(gated.folder, event="push", name="first").expect(True)
+    red(gated)
+    github.run(gated.folder, name="first")
+    github.run(gated.folder, name="second", is_same_job=True)
+    first, second = github.comments
+    assert "Compared with the default branch" in first
+    assert "Compared with the default branch" not in second
+
+
 def test_arguments_with_spaces_and_quotes_are_words_and_run_nothing(gated: DiceProject, github: GitHub) -> None:
     folder = gated.folder / "the folder; touch gone $(touch gone)"
     folder.mkdir()
@@ -112,10 +122,16 @@ def test_arguments_with_spaces_and_quotes_are_words_and_run_nothing(gated: DiceP
 
 def test_what_ends_before_a_verdict_says_so_on_the_pull_request(gated: DiceProject, github: GitHub) -> None:
     github.run(gated.folder).expect(True)
-    (gated.folder / "lmgate.yaml").write_text("gates: [")
+    gated.change("limit: 6.01", "limt: 6.01")
+    for arguments in ("", "-n 1"):
+        run = github.run(gated.folder, arguments=arguments).expect(False)
+        assert "**pytest ended with exit code 4**" in github.comments[0]
+        assert "**0 gates**" in github.comments[0]
+        assert "gates[0].ppl_max.limt: unknown argument (did you mean 'limit'?)" in github.comments[0]
+        run.says("::error title=lmgate::", "did you mean 'limit'?)")
+    (gated.folder / "lmgate.yaml").unlink()
     github.run(gated.folder).expect(False)
-    assert "**pytest ended with exit code 4**" in github.comments[0]
-    assert "**0 gates**" in github.comments[0]
+    assert "**pytest ended with exit code 5**: no tests were collected" in github.comments[0]
     github.run(gated.folder, working_directory="gone").expect(False).says("working-directory: expected a folder")
     assert "**no verdict**" in github.comments[1]
 

@@ -87,6 +87,17 @@ def test_gates_on_two_models_are_judged_and_reported(two: Project) -> None:
     two.run(torch_free=True).expect(0, passed=1)
 
 
+def test_a_gate_between_two_copies_of_the_same_weights_is_reported_since_it_can_never_fail(
+    two: Project, pair: Path
+) -> None:
+    shutil.copytree(pair / "float", two.folder / "copy")
+    two.add("models", copy="path: copy", half="path: copy, dtype: bfloat16")
+    two.write(test_gates=marked(copy=MEAN.replace("noisy", "copy"), half=MEAN.replace("noisy", "half")))
+    done = two.run().expect(0, passed=2)
+    done.says("'copy' and its reference 'float' have the same weights and run in the same way: a gate")
+    done.is_silent_on("'half' and its reference")
+
+
 def test_a_damaged_model_on_either_side_and_tokenizers_that_differ_are_errors(two: Project, pair: Path) -> None:
     file = two.model("renamed", pair / "noisy") / "tokenizer.json"
     file.write_text(file.read_text().replace('"w5"', '"W5"'))

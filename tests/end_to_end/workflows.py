@@ -143,13 +143,15 @@ class GitHub:
         event: str = "pull_request",
         head: str | None = "o/r",
         variables: Mapping[str, str] | None = None,
+        is_same_job: bool = False,
         **inputs: str,
     ) -> Run:
-        """Run the action once, with inputs whose hyphens are underscores here."""
+        """Run the action once, with inputs whose hyphens are underscores here; a job has a new machine."""
         self._runs += 1
         temp = self.folder / "temp"
-        shutil.rmtree(temp, ignore_errors=True)  # as on a new machine
-        temp.mkdir()
+        if not is_same_job:
+            shutil.rmtree(temp, ignore_errors=True)
+        temp.mkdir(exist_ok=True)
         given = {name.replace("_", "-"): value for name, value in inputs.items()}
         assert given.keys() <= ACTION["inputs"].keys()
         labels = [{"name": name} for name in self.state["labels"]]

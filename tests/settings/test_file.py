@@ -67,6 +67,8 @@ TEXTS = "datasets: {a: {path: x.csv, prompt: '{q}', references: r"
     ("text", "key", "facts"),
     [
         ("- a\n- b\n", "top level", "got a list"),
+        ("label: ${CLASS:-small}", "label", "expected variables as in ${RUNNER_CLASS} alone, got '${CLASS:-small}'"),
+        ("label: ci-$CLASS", "label", "expected variables as in ${RUNNER_CLASS} alone"),
         ("just text", "top level", "got text"),
         ("modles: {}", "modles", "'models'"),
         ("models: []", "models", "got a list"),

@@ -16,6 +16,7 @@ gates:
   - accuracy_min: {model: int4, dataset: mmlu, limit: 0.55, variant: [acc, acc_norm]}
   - kl_max: {dataset: [wiki, code], limit: {int8: {wiki: 0.1, code: 0.2}, int4: 0.3}, statistic: [mean, p99]}
   - no_regression: {metric: ppl, model: int8, dataset: code, within: 2%}
+  - no_regression: {metric: [ppl, accuracy], model: int8, dataset: mmlu, variant: {ppl: null, accuracy: acc_norm}}
 """
 WRITTEN_OUT = """
 gates:
@@ -42,6 +43,8 @@ gates:
   - kl_max: {model: int4, reference: fp16, dataset: code, limit: 0.3}
   - kl_max: {model: int4, reference: fp16, dataset: code, limit: 0.3, statistic: p99}
   - no_regression: {metric: ppl, model: int8, dataset: code, within: 2%}
+  - no_regression: {metric: ppl, model: int8, dataset: mmlu, tolerance: 1%}
+  - no_regression: {metric: accuracy, model: int8, dataset: mmlu, variant: acc_norm, tolerance: 1%}
 """
 
 
@@ -61,8 +64,8 @@ def test_a_short_file_has_the_gates_of_the_file_that_writes_them_out(tmp_path: P
     short, written = gates_of(tmp_path, SHORT), gates_of(tmp_path, WRITTEN_OUT)
     assert [each.gate for each in short] == [each.gate for each in written]
     assert [each.gate.label for each in short] == [each.gate.label for each in written]
-    assert {each.line for each in short} == {4, 5, 6, 7, 8}
-    assert [each.is_one_of_many for each in short] == [True] * 22 + [False]
+    assert {each.line for each in short} == {4, 5, 6, 7, 8, 9}
+    assert [each.is_one_of_many for each in short] == [True] * 22 + [False, True, True]
 
 
 ENTRY = "- ppl_max: {model: [int8, int4], dataset: wiki, limit: 16.5}"
@@ -79,6 +82,13 @@ ENTRY = "- ppl_max: {model: [int8, int4], dataset: wiki, limit: 16.5}"
         ("", ENTRY.replace("16.5", "{int8: 16, int5: 17}"), "for each model, int8, int4: got 'int5' (did you"),
         ("", ENTRY.replace("16.5", "{int8: 16}"), "3: gates[0].ppl_max.limit: expected a value for each model"),
         ("", ENTRY.replace("16.5", "{int8: 16}"), ": int4 is missing"),
+        ("", ENTRY.replace("[int8, int4]", "int8, stride: [8, 16]").replace("16.5", "{'8': 3, 16: 4}"),
+         "for each stride, 8, 16: got '8' in quotes (write it as in the list), 8 is missing"),
+        ("", ENTRY.replace("ppl_max", "cut_max").replace("16.5", "{int8: 0.1, int4: 1}"),
+         "3: gates[0].cut_max.limit: expected less than 1, got 1: cut_max could never fail"),
+        ("", ENTRY.replace("wiki", "[a, b]").replace("16.5", "{int8: {int8: 3, int4: 3}, int4: 3}"),
+         "expected a value for each dataset, a, b: got 'int8'"),
+        ("", ENTRY.replace("16.5", "{int8: {int8: 3, int4: 3}, int4: 3}"), "but this gate has no list for it"),
         ("", ENTRY.replace("[int8, int4]", "int8").replace("16.5", "{int8: 16}"), "but this gate has no list"),
         ("", ENTRY.replace("16.5", "{a: 1, b: 2}").replace("[int8, int4], dataset: wiki", "[a, b], dataset: [a, b]"),
          "its keys may be names of model or of dataset: write these gates one by one"),

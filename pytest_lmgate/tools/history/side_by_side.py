@@ -85,7 +85,8 @@ class Pair:
 
     @property
     def rank(self) -> int:
-        return 0 if self.fails_now else 1 if self.is_worse else 2 if self.is_better else 3
+        is_other = self.before.shown != self.after.shown  # as of an advisory gate, which fails no build
+        return 0 if self.fails_now else 1 if self.is_worse else 2 if self.is_better else 3 if is_other else 4
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ def side_by_side_text(compared: SideBySide) -> str:
 
 def side_by_side_markdown(compared: SideBySide) -> str:
     """Return a comment for a pull request: changes in a table, other gates folded."""
-    sign = "❌" if compared.is_worse else "⚠️" if any(map(_still_fails, compared.pairs)) else "✅"
+    sign = "❌" if compared.is_worse else "✅" if all(pair.after.verdict == "pass" for pair in compared.pairs) else "⚠️"
     parts = [f"{sign} **{compared.counts}** ({code(compared.names[0], _NAME)} → {code(compared.names[1], _NAME)})"]
     rows = [
         f"| {_sign(pair)} {_verdicts(pair)} | {code(pair.before.id, _NAME)} | {_values(pair)} | {_relative(pair)} "
@@ -160,7 +161,7 @@ def side_by_side_markdown(compared: SideBySide) -> str:
     ]
     sizes = accumulate(len(row.encode()) for row in rows)
     fit = sum(size <= _SIZE for size in sizes)
-    news = sum(pair.rank < 3 for pair in compared.pairs)
+    news = sum(pair.rank < 4 for pair in compared.pairs)
     head = "| verdict | gate | value | change | |\n|---|---|---:|---:|---|\n"
     if rows[: min(news, fit)]:
         parts.append(head + "\n".join(rows[: min(news, fit)]))
@@ -215,14 +216,12 @@ def _notes(compared: SideBySide) -> list[str]:
     ]
 
 
-def _still_fails(pair: Pair) -> bool:
-    return pair.after.fails and pair.after.verdict != "inconclusive"
-
-
 def _sign(pair: Pair) -> str:
-    if _still_fails(pair):
+    if pair.is_worse or (pair.after.fails and pair.after.verdict != "inconclusive"):
         return "❌"
-    return "❌" if pair.is_worse else "⬆️" if pair.is_better else "❔" if pair.judged == "not compared" else "✅"
+    if pair.is_better:
+        return "⬆️"
+    return "⚠️" if pair.after.verdict != "pass" else "❔" if pair.judged == "not compared" else "✅"
 
 
 def _verdicts(pair: Pair) -> str:

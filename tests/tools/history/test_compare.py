@@ -201,3 +201,21 @@ def test_a_gate_that_fails_by_a_change_within_noise_says_so_and_equal_runs_have_
     same = lmgate(before, before, "--markdown").stdout
     assert "\n\n<details><summary>1 gate without a change beyond noise</summary>\n\n| verdict |" in same
     assert same.count("| verdict |") == 1
+
+
+def test_an_advisory_gate_that_does_not_pass_any_more_is_news_and_no_green_sign(tmp_path: Path) -> None:
+    before = report(tmp_path / "a", gate("old", 9.0), gate("new", 9.0), gate("other", 9.0, "fail", advisory=True))
+    after = report(
+        tmp_path / "b",
+        gate("old", 9.0),
+        gate("new", 9.01, "fail", advisory=True, comparison=compared(0.05)),
+        gate("other", 9.0, "fail", advisory=True),
+    )
+    done = lmgate(before, after, "--markdown")
+    assert done.exit_code == 0
+    news, _, rest = done.stdout.partition("<details>")
+    assert news.startswith("⚠️ **3 gates in both")
+    assert "| ⚠️ PASS -> FAIL (advisory) |" in news
+    assert "2 gates without a change" in rest
+    assert "| ✅ PASS |" in rest
+    assert "| ⚠️ FAIL (advisory) |" in rest
