@@ -73,7 +73,7 @@ def test_the_cache_is_saved_after_a_red_run_and_found_by_the_next(gated: DicePro
     red(gated)
     github.run(gated.folder).expect(False)
     assert len(gated.loads) == 1
-    assert github.caches == ["lmgate-Linux--gates-1-1"]
+    assert github.caches == ["lmgate-Linux--.-gates-1-1"]
     # A new machine has a checkout alone.
     subprocess.run(["rm", "-rf", gated.cache], check=True)
     github.run(gated.folder).expect(False).says("cached")
@@ -85,7 +85,7 @@ def test_the_cache_is_saved_after_a_red_run_and_found_by_the_next(gated: DicePro
 def test_a_pull_request_is_compared_with_the_default_branch(gated: DiceProject, github: GitHub) -> None:
     github.run(gated.folder, event="push").expect(True)
     assert github.comments == []
-    assert github.caches == ["lmgate-Linux--gates-1-1", "lmgate.main--gates-1-1"]
+    assert github.caches == ["lmgate-Linux--.-gates-1-1", "lmgate.main--.-gates-1-1"]
     red(gated)
     github.run(gated.folder).expect(False)
     assert "Compared with the default branch" in github.comments[0]
@@ -131,7 +131,7 @@ def test_what_ends_before_a_verdict_says_so_on_the_pull_request(gated: DiceProje
         run.says("::error title=lmgate::", "did you mean 'limit'?)")
     (gated.folder / "lmgate.yaml").unlink()
     github.run(gated.folder).expect(False)
-    assert "**pytest ended with exit code 5**: no tests were collected" in github.comments[0]
+    assert "no test has a gate, and there is no" in github.comments[0]
     github.run(gated.folder, working_directory="gone").expect(False).says("working-directory: expected a folder")
     assert "**no verdict**" in github.comments[1]
 

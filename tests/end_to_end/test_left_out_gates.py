@@ -48,6 +48,16 @@ def test_a_session_may_be_refused_that_leaves_gates_out(gated: Project) -> None:
         assert outcome.text.count(f"--lmgate-require-all: {PATHS}") == 1, outcome.text
 
 
+@pytest.mark.parametrize("options", [(), ("-n", "2")])
+def test_a_session_may_be_refused_that_has_lost_its_gates(measured: Project, options: tuple[str, ...]) -> None:
+    measured.write(test_plain="def test_plain(): pass\n")
+    measured.run(*options).expect(0, passed=1).is_silent_on("lmgate:")
+    measured.run("--lmgate-require-all", *options).expect(0, passed=1)
+    (measured.folder / "lmgate.yaml").unlink()
+    outcome = measured.run("--lmgate-require-all", *options).expect(4).is_silent_on("Traceback", "INTERNALERROR")
+    assert outcome.text.count("--lmgate-require-all: no test has a gate, and there is no") == 1, outcome.text
+
+
 def test_a_variable_that_is_mistyped_is_an_error_where_there_are_gates_alone(gated: Project) -> None:
     mistyped = {"LMGATE_REQURE_ALL": "1", "LMGATE_CACHE_KEY": 16 * "k", "LMGATE_TEAM": "blue", "LMGATE_STRICT": "1"}
     outcome = gated.run("tests", "-n", "2", env=mistyped).expect(4).is_silent_on("LMGATE_CACHE_KEY", "Traceback")

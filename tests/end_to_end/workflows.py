@@ -205,7 +205,8 @@ class GitHub:
 
     def _cache(self, step: dict[str, Any], contexts: Mapping[str, Any], workspace: Path) -> None:
         values = {name: filled(text, contexts) for name, text in step["with"].items()}
-        path = workspace / values["path"]
+        path = workspace / values.pop("path")
+        values = {name: text.replace("/", "_") for name, text in values.items()}  # a key is a folder's name here
         kept = sorted(self._caches.iterdir(), key=lambda each: each.stat().st_mtime_ns)
         if step["uses"] == "actions/cache/save@v4":
             if path.exists():
