@@ -75,6 +75,8 @@ def smallest_seen(verdict: Verdict, power: float = POWER) -> float | None:
     Damage brings noise of its own, which the verdict of a model without damage does not have. Perplexity tells how
     much at least: a log-likelihood ratio r of a slightly damaged model has ``E[exp(r)] = 1``, so a loss of d nats a
     token comes with a variance of ``2 d``. The loss that is seen solves ``d = tolerance + z sqrt(2 d / n)``.
+    A share of right rows is noisier the nearer it is to a half: a score bound is at the limit L for a share
+    ``p = L - z sqrt(L (1 - L) / n)``, with the n of the bound of the value.
     """
     if (comparison := verdict.comparison) is not None:
         if comparison.detectable is None:
@@ -92,9 +94,18 @@ def smallest_seen(verdict: Verdict, power: float = POWER) -> float | None:
     room, bounded = abs(verdict.limit - verdict.value), verdict.bounded
     if bounded is None:
         return room
-    better = bounded.lower if verdict.direction == "lower" else bounded.upper
-    more = 1 + score_quantile(power, None) / score_quantile(bounded.confidence, None)
-    return None if better is None else room + more * abs(verdict.value - better)
+    is_lower = verdict.direction == "lower"
+    better, worse = (bounded.lower, bounded.upper) if is_lower else (bounded.upper, bounded.lower)
+    if better is None or worse is None:
+        return None
+    level, beyond = score_quantile(bounded.confidence, None), score_quantile(power, None)
+    if bounded.bounds == "wilson" and 0 < verdict.limit < 1 and 0 < worse < 1:
+        n = (level / (verdict.value - worse)) ** 2 * worse * (1 - worse)
+        sign = 1 if is_lower else -1
+        share = verdict.limit + sign * level * math.sqrt(verdict.limit * (1 - verdict.limit) / n)
+        share = min(max(share, 0.0), 1.0)
+        return abs(share - verdict.value) + beyond * math.sqrt(share * (1 - share) / n)
+    return room + (1 + beyond / level) * abs(verdict.value - better)
 
 
 def measured_verdict(blank: Verdict, score: Score) -> Verdict:

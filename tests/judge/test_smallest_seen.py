@@ -48,3 +48,18 @@ def test_a_loss_of_perplexity_brings_noise_that_an_unbroken_model_does_not_have(
     assert loss == pytest.approx(math.log(1.02) + (1.6448536 + 0.8416212) * math.sqrt(2 * loss / 1600), rel=1e-6)
     noisier = replace(compared, detectable=0.5)
     assert smallest_seen(replace(PASSED, comparison=noisier)) == pytest.approx(0.52)
+
+
+def test_a_share_of_right_rows_is_noisier_at_its_limit_than_at_its_value() -> None:
+    z, n = 1.6448536, 40
+    exact = replace(PASSED, metric="exact", value=1.0, limit=0.8, direction="higher")
+    bounded = Bounded(0.95, lower=1 / (1 + z**2 / n), upper=1.0, bounds="wilson")  # 40 of 40
+    share = 0.8 - z * math.sqrt(0.8 * 0.2 / n)  # whose upper score bound is 0.8
+    upper = (share + z**2 / (2 * n) + z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))) / (1 + z**2 / n)
+    assert upper == pytest.approx(0.8, rel=1e-6)
+    assert smallest_seen(replace(exact, bounded=bounded), 0.5) == pytest.approx(1 - share, rel=1e-6)
+    more = 0.8416212 * math.sqrt(share * (1 - share) / n)
+    assert smallest_seen(replace(exact, bounded=bounded)) == pytest.approx(1 - share + more, rel=1e-6)
+    mirrored = replace(exact, value=0.0, limit=0.2, direction="lower")
+    wrong = Bounded(0.95, lower=0.0, upper=1 - 1 / (1 + z**2 / n), bounds="wilson")
+    assert smallest_seen(replace(mirrored, bounded=wrong), 0.5) == pytest.approx(1 - share, rel=1e-6)
