@@ -657,8 +657,8 @@ class Tried:
 
     def sight(self, gate: str, fault: Any) -> Sight | None:
         """Find the damage that half of the draws see; None if half of them do not see the strongest fault."""
-        from pytest_lmgate.judge.verdict import smallest_seen
         from pytest_lmgate.tools.drill.plan import Finding, Guard, Search
+        from pytest_lmgate.tools.drill.promise import smallest_seen
 
         whole, drawn = self.verdicts(gate)
         stated = [half for verdict in drawn if (half := smallest_seen(verdict, 0.5)) is not None]

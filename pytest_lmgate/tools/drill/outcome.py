@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from pytest_lmgate.judge.result import Verdict
-from pytest_lmgate.judge.verdict import smallest_seen
 from pytest_lmgate.report.page import rendered
 from pytest_lmgate.report.text import counted, table
 from pytest_lmgate.tools.drill.cover import redundant, smallest_cover
 from pytest_lmgate.tools.drill.plan import Finding, Guard
 from pytest_lmgate.tools.drill.planting import Fault, Kind
+from pytest_lmgate.tools.drill.promise import smallest_seen
 
 
 def in_unit(healthy: Verdict, size: float | None) -> str:
