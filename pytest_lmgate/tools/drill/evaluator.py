@@ -174,9 +174,9 @@ class FaultyEvaluator(Evaluator):
 
     def close_broken(self) -> None:
         """End the broken model that is in memory."""
-        if self._last is not None and self._last.runner is not None:
-            self._last.runner.close()
-        self._last = None
+        last, self._last = self._last, None  # first, or an interruption while it closes would close it again
+        if last is not None and last.runner is not None:
+            last.runner.close()
 
     def close(self) -> None:
         self.close_broken()

@@ -119,6 +119,21 @@ def test_an_interrupted_drill_says_how_it_goes_on_and_keeps_what_it_measured(pro
         assert sum(1 for _ in folder.rglob("*.lmgate")) > 6
 
 
+def test_a_drill_that_is_interrupted_while_a_broken_model_closes_keeps_what_it_measured(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: object) -> None:
+        monkeypatch.undo()
+        monkeypatch.chdir(project)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pytest_lmgate.engines.transformers.runner.release", interrupted)
+    result = CliRunner().invoke(app, ["drill", "--faults", "skip", "--gate", KL])
+    assert result.exit_code
+    assert "the same command goes on from there" in result.stderr
+    assert list((project / ".lmgate_cache" / "drill").rglob("*.lmgate"))
+
+
 @pytest.mark.parametrize("fault", [*SEEN_BY_TEXTS, "answers"])
 def test_a_gate_that_reads_what_a_fault_of_texts_breaks_turns_red(project: Path, fault: str) -> None:
     text = (project / "lmgate.yaml").read_text()
