@@ -113,10 +113,10 @@ class GateHooks:
         missing = [*ledger.left_out, *told.values()]
         known = {*gated, *measuring}  # whose skip is told with its reason
         ledger.left_out += [*(told[item] for item in empty if item not in known), *self._skipped_files]
-        has_gates = any(collection.is_gated(item) or collection.is_measuring(item) for item in found)
-        if not (missing or has_gates or self._project_file.exists()):
-            missing = [f"no test has a gate, and there is no {self._project_file}: was it moved?"]
-        if missing and options.flag(self._config, "require-all"):
+        if options.flag(self._config, "require-all"):
+            has_gates = any(collection.is_gated(item) or collection.is_measuring(item) for item in found)
+            if not (missing or has_gates or self._project_file.exists()):
+                missing = [f"no test has a gate, and there is no {self._project_file}: was it moved?"]
             problems += [f"--lmgate-require-all: {sentence}" for sentence in missing]
         if gated or measuring or ledger.left_out:
             problems += options.unknown_variables()

@@ -21,7 +21,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pytest_lmgate.plugin.options import CI_VARIABLES
 from tests.models.tiny import tiny_llama, word_level
 from tests.warm import READ_BY_PYTHON, READ_BY_TRANSFORMERS, Imported, warm_python
 
@@ -241,7 +240,7 @@ def environment() -> dict[str, str]:
     kept = {
         key: value
         for key, value in os.environ.items()
-        if not key.startswith(("PYTEST_", "LMGATE_", "PYTHONWARNINGS", "COV_")) and key not in CI_VARIABLES
+        if not key.startswith(("PYTEST_", "LMGATE_", "PYTHONWARNINGS", "COV_"))
     }
     return {**kept, "OMP_NUM_THREADS": "1", "COLUMNS": "160", "PYTHONDONTWRITEBYTECODE": "1"}
 

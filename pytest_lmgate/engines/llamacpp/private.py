@@ -6,14 +6,9 @@ See ``ggml_type_traits`` in ggml.h.
 from __future__ import annotations
 
 import ctypes
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-FLOATS = {0: 4, 1: 2, 30: 2}
-"""Bytes of a number of the types that hold plain floats: float32, float16, bfloat16."""
-_BFLOAT16 = 30
 
 
 class _Traits(ctypes.Structure):
@@ -42,12 +37,3 @@ def dequantized(stored: NDArray[np.uint8], kind: int, count: int) -> NDArray[np.
         raise ValueError(f"expected {count:,} numbers of a type that ggml can read, got {traits.name!r}")
     traits.to_float(np.ascontiguousarray(stored).ctypes.data, numbers.ctypes.data, count)
     return numbers
-
-
-def as_stored(numbers: NDArray[np.float32], kind: int) -> NDArray[Any]:
-    """Return numbers as a type of plain floats stores them, rounded to the nearest."""
-    numbers = np.ascontiguousarray(numbers, dtype=np.float32)
-    if kind != _BFLOAT16:
-        return numbers.astype(np.float16 if FLOATS[kind] == 2 else np.float32)
-    bits = numbers.view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.engines.llamacpp import SPLIT
-from pytest_lmgate.engines.llamacpp.private import FLOATS, as_stored, dequantized
+from pytest_lmgate.engines.llamacpp.private import dequantized
 from pytest_lmgate.errors import ModelError
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ KINDS: dict[Kind, str] = {
 # Of a value in the metadata, by the number of its type: struct's format. 8 is a text, 9 a list.
 _VALUES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _LIST = 8, 9
+_BFLOAT16 = 30
+_FLOATS = {0: 4, 1: 2, _BFLOAT16: 2}  # bytes of a number of the types of plain floats: float32, float16, bfloat16
 
 
 @dataclass(frozen=True)
@@ -72,15 +74,15 @@ class Changed:
     @property
     def type(self) -> int:
         """Its own type if that is one of 16-bit floats, else float32, so that the numbers are not rounded again."""
-        return self.origin.type if self.origin.type in FLOATS else 0
+        return self.origin.type if self.origin.type in _FLOATS else 0
 
     @property
     def bytes(self) -> int:
-        return math.prod(self.shape) * FLOATS[self.type]
+        return math.prod(self.shape) * _FLOATS[self.type]
 
     @property
     def stored(self) -> NDArray[Any]:
-        return as_stored(self.change(self.origin.floats), self.type)
+        return _as_stored(self.change(self.origin.floats), self.type)
 
 
 class GgufFile:
@@ -171,3 +173,12 @@ def write(file: IO[bytes], whole: GgufFile, changed: Mapping[str, Tensor | Chang
         file.write(b"\0" * (-file.tell() % whole.alignment))
         file.write(tensor.stored.data)
     file.write(b"\0" * (-file.tell() % whole.alignment))
+
+
+def _as_stored(numbers: NDArray[np.float32], kind: int) -> NDArray[Any]:
+    """Return numbers as a type of plain floats stores them, rounded to the nearest."""
+    numbers = np.ascontiguousarray(numbers, dtype=np.float32)
+    if kind != _BFLOAT16:
+        return numbers.astype(np.float16 if _FLOATS[kind] == 2 else np.float32)
+    bits = numbers.view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

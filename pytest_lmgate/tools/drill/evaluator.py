@@ -127,8 +127,8 @@ class _Resolver(Resolver):
         if self.reference is None or self.reference[0] is not runner:
             self.reference = runner, runner
             with contextlib.suppress(LmgateError):  # of a model that cannot be copied
-                copy = InTransformers(with_blocks(model, runner), runner.tokenizer, model.context)
-                if self._can_reuse(copy, model, runner):
+                copy = breakable(model, runner)
+                if isinstance(copy, InTransformers) and self._can_reuse(copy, model, runner):
                     copy.replay(BlockMemory(), copy.size)
                     self.reference = runner, copy.open()
         return self.reference[1]

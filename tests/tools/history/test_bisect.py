@@ -1,7 +1,6 @@
 """``lmgate bisect`` in a repository of dice: the model's file says how many sides, so a commit is measured at once."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -60,14 +59,13 @@ class Repo:
         return done.stdout.strip()
 
     def start(self, *arguments: str, temporary: Path | None = None) -> subprocess.Popen[str]:
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "LMGATE_", "CI"))}
         # A signal ends what stands for a warm Python a moment before its fork.
         python = sys.executable if temporary else warm_python(environment(), "pytest")
         temporary = {} if temporary is None else {"TMPDIR": str(temporary)}
         return subprocess.Popen(
             [python, "-m", "pytest_lmgate.cli", "bisect", *arguments],
             cwd=self.here,
-            env={**kept, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "PYTEST_ADDOPTS": PLAIN, **temporary},
+            env={**environment(), "PYTEST_ADDOPTS": PLAIN, **temporary},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
