@@ -9,8 +9,9 @@ from pathlib import Path
 
 import typer
 
-from pytest_lmgate.cli.console import flow, root, show
+from pytest_lmgate.cli.console import flow, note, root, show
 from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.settings.options import FILE_NAME
 from pytest_lmgate.version import __version__
 
 REPOSITORY = "pytest-lmgate/pytest-lmgate"  # of the action; pyproject.toml has the whole address
@@ -98,4 +99,6 @@ def write_ci_file(service: str, *, as_json: bool) -> None:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
+    if not (here / FILE_NAME).exists():
+        note(f"there is no {FILE_NAME} in {here} yet, and a run without any gate is red: `lmgate init` writes one")
     show({"files": [name]}, f"written: {file}\nCommit it, and look at its first run.", as_json=as_json)

@@ -344,7 +344,8 @@ def _expected(kind: Any, *, with_none: bool = False) -> tuple[str, list[str], Ma
         (words, names, synonyms), meta = _expected(arguments[0]), arguments[1]
         bounds = {"from": meta.ge, "above": meta.gt, "up to": meta.le, "below": meta.lt}
         words += " and".join(f" {word} {value:g}" for word, value in bounds.items() if value is not None)
-        words += " that is not empty" * bool(meta.min_length)
+        if meta.min_length:
+            words = re.sub(r"^a list|$", r"\g<0> that is not empty", words, count=1)
         extra = meta.extra or {}
         return extra.get("words", words), extra.get("names", names), extra.get("synonyms", synonyms)
     if origin in (Union, UnionType):

@@ -485,7 +485,7 @@ class ProjectSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             GPUs are told apart by name, and processors are not.
     """
 
-    devices: Literal["equal"] | list[str] = msgspec.field(default_factory=list)
+    devices: Literal["equal"] | Annotated[list[str], Meta(min_length=1)] = msgspec.field(default_factory=list)
     label: str = ""
     defaults: Defaults = msgspec.field(default_factory=Defaults)
     models: dict[str, ModelSpec] = msgspec.field(default_factory=dict)

@@ -317,6 +317,13 @@ def read_gates(file: Path) -> tuple[list[YamlGate], list[str]]:
             gates += _gates(entry, node, file, f"gates[{index}]", defaults, lines, used)
         except ConfigError as error:
             problems.append(str(error))
+    by_label: dict[str, list[YamlGate]] = {}
+    for gate in gates:
+        alike = by_label.setdefault(gate.gate.label, [])
+        if twin := next((each for each in alike if (each.gate, each.marks) == (gate.gate, gate.marks)), None):
+            what = f"it is {twin.key} in line {twin.line} once more: change what was meant to differ, or remove it"
+            problems.append(f"{file}:{gate.line}: {gate.key}: {what}")
+        alike.append(gate)
     if not problems:
         problems += [
             f"{document.at(['defaults', name])}: no gate uses it: none takes {name}, or each gives its own; remove it"

@@ -137,3 +137,7 @@ def test_the_address_of_the_action_is_that_of_the_project() -> None:
     urls = re.findall(r'^\w+ = "(https://github.com/[^"]+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert urls
     assert all(url.startswith(f"https://github.com/{REPOSITORY}") for url in urls)
+
+
+def test_where_no_gate_is_written_yet_it_says_that_the_run_will_be_red(tmp_path: Path) -> None:
+    assert "a run without any gate is red: `lmgate init`" in lmgate(tmp_path, "init", "--ci", "gitlab").text

@@ -275,6 +275,11 @@ def test_a_merge_from_a_deeper_entry_is_not_taken_for_a_key_written_twice(tmp_pa
     assert spec.models["b"].load == {"one": 2}
 
 
+def test_an_empty_list_of_devices_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r":1: devices: .*a list that is not empty.*got \[\]"):
+        _load(tmp_path, "devices: []")
+
+
 # The gates: list of lmgate.yaml: read with lines, and every mistake named by line, key and nearest name.
 
 
@@ -336,7 +341,7 @@ GATE = "4: gates[1].ppl_max"
 )
 def test_a_wrong_gate_is_named_by_line_and_key(tmp_path: Path, entry: str, where: str, facts: str) -> None:
     good = "ppl_max: {model: int8, dataset: wikitext2, limit: 9}"
-    gates, problems = _read(tmp_path, f"models: {{}}\ngates:\n  - {good}\n  - {entry}\n  - {good}\n")
+    gates, problems = _read(tmp_path, f"models: {{}}\ngates:\n  - {good}\n  - {entry}\n  - {good[:-2]}8}}\n")
     assert [gate.key for gate in gates] == ["gates[0].ppl_max", "gates[2].ppl_max"]  # the others are read all the same
     [problem] = problems
     assert problem.startswith(f"{tmp_path / 'lmgate.yaml'}:{where}")
@@ -347,3 +352,15 @@ def test_a_folder_that_cannot_be_listed_has_no_misspelt_files(tmp_path: Path) ->
     (tmp_path / "lmgate.yml").touch()
     assert misspelt(tmp_path) == [tmp_path / "lmgate.yml"]
     assert misspelt(tmp_path / "none") == []
+
+
+def test_a_gate_that_is_written_twice_is_an_error_and_one_with_another_limit_is_not(tmp_path: Path) -> None:
+    text = """
+        gates:
+          - ppl_max: {model: [a, b], dataset: d, limit: 3}
+          - ppl_max: {model: b, dataset: d, limit: 4}
+          - ppl_max: {model: b, dataset: d, limit: 3}
+        """
+    gates, (problem,) = _read(tmp_path, text)
+    assert len(gates) == 4
+    assert ":4: gates[2].ppl_max: it is gates[0].ppl_max in line 2 once more" in problem
