@@ -35,8 +35,7 @@ from pytest_lmgate.settings.session import Options
 from pytest_lmgate.windows.tokens import PIN, Chats
 
 Expect = Callable[[Mapping[str, str], str], None]
-"""Takes what a comparison must have in common, and the device; called before a model runs."""
-"""Is called with a sample's identity before a model runs, and raises where a comparison needs another."""
+"""Is called with a sample's identity and the device before a model runs; raises where a comparison needs another."""
 
 
 def _represented(dumper: yaml.representer.SafeRepresenter, score: Score) -> yaml.Node:
