@@ -5,6 +5,13 @@ set -euo pipefail
 rm -rf "$RUNNER_TEMP/lmgate" "$RUNNER_TEMP/lmgate-main"  # of an earlier call in this job
 mkdir -p "$RUNNER_TEMP/lmgate"
 
+# What has no name is called by its values in the job's matrix. A cache's key has no commas.
+python -c '
+import json, os
+name = os.environ["IN_NAME"] or " ".join(map(str, (json.loads(os.environ["MATRIX"]) or {}).values()))
+print("name=" + " ".join(name.replace(",", " ").split()))
+' >>"$GITHUB_OUTPUT"
+
 fail() {
     echo "::error title=lmgate::$1"
     exit 2

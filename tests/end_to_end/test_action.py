@@ -102,6 +102,20 @@ def test_a_second_project_of_a_job_is_not_compared_with_the_first(gated: DicePro
     assert "Compared with the default branch" not in second
 
 
+def test_a_matrix_has_a_comment_and_a_report_of_main_for_each_of_its_jobs(gated: DiceProject, github: GitHub) -> None:
+    small, large = ({"model": "small", "on": [1, 2]}, {"model": "large, new", "on": None})
+    for matrix in (small, large):
+        github.run(gated.folder, event="push", matrix=matrix).expect(True)
+    assert len([name for name in github.caches if name.startswith("lmgate.main")]) == 2
+    for matrix in (small, large, small):
+        github.run(gated.folder, matrix=matrix).expect(True)
+    assert [comment.splitlines()[2] for comment in github.comments] == [
+        "### Model gates small [1 2]",
+        "### Model gates large new None",
+    ]
+    assert all("Compared with the default branch" in comment for comment in github.comments)
+
+
 def test_arguments_with_spaces_and_quotes_are_words_and_run_nothing(gated: DiceProject, github: GitHub) -> None:
     folder = gated.folder / "the folder; touch gone $(touch gone)"
     folder.mkdir()
@@ -149,7 +163,9 @@ def test_a_comment_that_cannot_be_written_changes_no_verdict(gated: DiceProject,
 
 def test_a_long_report_is_counted_in_the_comment(gated: DiceProject, github: GitHub) -> None:
     with (gated.folder / "lmgate.yaml").open("a") as file:
-        file.writelines(f"  - ppl_max: {{model: red, dataset: one, limit: 5.{number}}}\n" for number in range(1, 130))
+        file.writelines(
+            f"  - ppl_max: {{model: red, dataset: one, limit: 5.{number:03}}}\n" for number in range(1, 130)
+        )
     github.run(gated.folder).expect(False)
     assert "**130 gates: 1 pass, 129 fail** The table is too long for a comment." in github.comments[0]
 

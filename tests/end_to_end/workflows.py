@@ -144,6 +144,7 @@ class GitHub:
         head: str | None = "o/r",
         variables: Mapping[str, str] | None = None,
         is_same_job: bool = False,
+        matrix: Mapping[str, Any] | None = None,
         **inputs: str,
     ) -> Run:
         """Run the action once, with inputs whose hyphens are underscores here; a job has a new machine."""
@@ -175,6 +176,7 @@ class GitHub:
         inputs_of = {name: given.get(name, facts["default"]) for name, facts in ACTION["inputs"].items()}
         contexts = {
             "inputs": inputs_of, "github": github, "runner": {"os": "Linux", "temp": str(temp)}, "steps": {},
+            "matrix": matrix,
         }  # fmt: skip
         run = Run(True, "", "", {})
         for step in STEPS:
@@ -207,6 +209,7 @@ class GitHub:
         values = {name: filled(text, contexts) for name, text in step["with"].items()}
         path = workspace / values.pop("path")
         values = {name: text.replace("/", "_") for name, text in values.items()}  # a key is a folder's name here
+        assert "," not in values["key"]
         kept = sorted(self._caches.iterdir(), key=lambda each: each.stat().st_mtime_ns)
         if step["uses"] == "actions/cache/save@v4":
             if path.exists():
@@ -214,7 +217,7 @@ class GitHub:
                 os.utime(self._caches / values["key"])
             return
         assert step["uses"] == "actions/cache/restore@v4"
-        for prefix in values["restore-keys"].split():
+        for prefix in values["restore-keys"].splitlines():
             if found := [each for each in kept if each.name.startswith(prefix)]:
                 shutil.copytree(found[-1], path, dirs_exist_ok=True)
                 return
