@@ -186,12 +186,14 @@ def engines_page() -> str:
     """The text of docs/engines.md, whose table says which engine serves which metric."""
     engines = [engine(name) for name in BACKENDS]
     lines = [["metric", *(f"`{name}`" for name in BACKENDS)], ["---"] * (1 + len(engines))]
+    alike: dict[tuple[str, ...], list[str]] = {}  # metrics with the same cells share a line
     for metric in METRICS.values():
         offer, kinds = NEEDS[metric.measures]
         cells = ["yes" if offer in each.offers and kinds & each.kinds else "" for each in engines]
         if metric.name == "kl":
             cells = [cell or "sampled" * ("score" in each.offers) for cell, each in zip(cells, engines, strict=True)]
-        lines.append([f"`{metric.name}`, {metric.title}", *cells])
+        alike.setdefault(tuple(cells), []).append(f"`{metric.name}`")
+    lines += [[", ".join(names), *cells] for cells, names in alike.items()]
     table = "".join(f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in line)}|\n" for line in lines)
     before, _, old = ENGINES.read_text(encoding="utf-8").partition("| metric |")
     _, end, after = old.partition("\n\n")
