@@ -127,8 +127,7 @@ def test_the_limit_of_a_noisy_value_is_beyond_its_interval_and_of_an_infinite_on
 
 
 @pytest.mark.parametrize(
-    ("other", "why"),
-    [(("masked", BETTER, "t"), "the protocol differs"), (("causal", BETTER, "others"), "tokens")],
+    ("other", "why"), [(("masked", BETTER, "t"), "the protocol differs"), (("causal", BETTER, "others"), "tokens")]
 )
 def test_models_that_cannot_be_compared_are_no_pair(other: tuple[str, Nll, str], why: str) -> None:
     both = session(a=("causal", GOOD, "t"), b=other)

@@ -33,10 +33,7 @@ CASES = {
         "does not apply, 2 in all: base_model.model.lm_head.lora_A.weight" if find_spec("peft") else "needs PEFT",
     ),
     "unused_key": ("'./unused_key', 'words'", "'rope_scaling.beta_fst' (did you mean 'beta_fast'?)"),
-    "unused_option": (
-        "'unused_option', 'words'",
-        "has no option 'bnb_4bit_quant_typ' (did you mean ",
-    ),
+    "unused_option": ("'unused_option', 'words'", "has no option 'bnb_4bit_quant_typ' (did you mean "),
     "unused_tokenizer_option": ("'unused_tokenizer_option', 'words'", "tokenizer.add_bos_tokn: "),
     "not_quantized": (
         "'./not_quantized', 'words'",

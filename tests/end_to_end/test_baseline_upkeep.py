@@ -79,10 +79,7 @@ def test_a_renamed_gate_is_told_the_command_that_keeps_its_entry_and_prune_remov
 
 @pytest.mark.parametrize(
     ("conftest", "ini", "workers"),
-    [
-        ("collect_ignore = ['inner/test_inner.py']", "", ()),
-        ("", "testpaths = outer", WORKERS),
-    ],
+    [("collect_ignore = ['inner/test_inner.py']", "", ()), ("", "testpaths = outer", WORKERS)],
 )
 def test_entries_of_files_that_are_there_but_were_not_collected_stay(
     measured: Project, conftest: str, ini: str, workers: tuple[str, ...]

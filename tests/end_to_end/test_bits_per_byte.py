@@ -54,8 +54,7 @@ def toys(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     models = "".join(f"  {name}: {{path: {made / name}}}\n" for name in (*BITS, "lowered", "slow"))
     datasets = "  text: {path: text.txt}\n  rows: {path: rows.jsonl, join: ''}\n  mixed: {path: mixed.jsonl}\n"
     return Project(tmp_path).write(
-        pytest_ini="[pytest]\n",
-        lmgate_yaml=f"models:\n{models}datasets:\n{datasets}  korean: {{path: korean.jsonl}}\n",
+        pytest_ini="[pytest]\n", lmgate_yaml=f"models:\n{models}datasets:\n{datasets}  korean: {{path: korean.jsonl}}\n"
     )
 
 

@@ -162,10 +162,7 @@ def test_strict_xfail_fails_when_the_gate_holds_and_nothing_that_skips_in_the_bo
     outcome.says("[XPASS(strict)]", "FAILED test_gate.py::test_no_longer_bad")
 
 
-@pytest.mark.parametrize(
-    ("way_out", "workers"),
-    [("pytest.skip('no')", ("-n", "2")), ("pytest.xfail('no')", ())],
-)
+@pytest.mark.parametrize(("way_out", "workers"), [("pytest.skip('no')", ("-n", "2")), ("pytest.xfail('no')", ())])
 def test_a_gate_that_is_skipped_while_it_is_measured_hides_no_failing_gate(
     measured: Project, way_out: str, workers: tuple[str, ...]
 ) -> None:

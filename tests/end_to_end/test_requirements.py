@@ -18,7 +18,7 @@ def test_a_gate_and_a_fixture_of_a_model_whose_program_is_missing_are_skipped_un
             def test_gate(): pass
 
             def test_fixture(ppl_of): ppl_of("served", "words")
-        """,
+        """
     )
     lacks = "models.served.server.requires: expected the program 'no-such-program' in PATH, found none"
     unmeasured.run("-rs").expect(0, skipped=2).says(lacks)

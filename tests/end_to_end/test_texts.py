@@ -118,7 +118,7 @@ def test_what_is_generated_goes_by_prompts_and_settings_and_the_models_content(p
                 assert texts(fresh("chains", "translator")) == ["one two three four five six seven"] * 5
                 shutil.copy({str(writers / "backward" / "model.safetensors")!r}, "changing")
                 assert fresh("chains", "changing") == 0
-        """,
+        """
     )
     project.run().expect(0, passed=1)
 

@@ -111,10 +111,7 @@ def with_tests(project: Project, pytest_ini: str = TESTPATHS) -> Project:
     return add_gates(project).write(pytest_ini=pytest_ini)
 
 
-@pytest.mark.parametrize(
-    ("testpaths", "options"),
-    [("tests", ()), ("tests lmgate.yaml", ("-n", "2"))],
-)
+@pytest.mark.parametrize(("testpaths", "options"), [("tests", ()), ("tests lmgate.yaml", ("-n", "2"))])
 def test_gates_run_once_wherever_testpaths_lead(measured: Project, testpaths: str, options: tuple[str, ...]) -> None:
     with_tests(measured, f"[pytest]\ntestpaths = {testpaths}\n")
     outcome = measured.run("-v", *options).expect(1, passed=3, failed=1)
