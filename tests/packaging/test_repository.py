@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import pytest_lmgate
+from pytest_lmgate.cli.ci import REPOSITORY
 from tests.packaging.test_dependencies import PROJECT
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +31,7 @@ def test_every_address_of_the_repository_is_that_of_pyproject() -> None:
         found = re.findall(r"https://github\.com/[\w.-]+/[\w.-]+", read(file))
         assert found, file
         assert set(found) == {address}, file
+    assert address == f"https://github.com/{REPOSITORY}", "where a pipeline finds the action"
 
 
 def test_the_citation_is_of_this_version() -> None:
@@ -85,9 +87,7 @@ def build(checkout: Path, tag: str) -> Any:
     )
 
 
-def test_a_tag_builds_the_wheel_and_the_sdist_of_its_version_alone_once_the_changelog_has_its_date(
-    checkout: Path,
-) -> None:
+def test_a_tag_builds_wheel_and_sdist_of_its_version_alone_once_the_changelog_has_its_date(checkout: Path) -> None:
     version = pytest_lmgate.__version__
     changelog = (checkout / "CHANGELOG.md").read_text()
     unreleased = re.sub(r"(## \[[\d.]+\]) - .*", r"\1 - unreleased", changelog, count=1)

@@ -1,11 +1,13 @@
 """Which tests a session runs: all there are, mistyped marks, and gates of lmgate.yaml."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import pytest_lmgate.plugin.session  # noqa: F401 - see conftest.py
-from pytest_lmgate.plugin.collection import asks_for_all, mistyped
+from pytest_lmgate.plugin.collection import asks_for_all, mistyped, was_stopped
 from pytest_lmgate.plugin.yaml_items import may_have_gates
 from tests.plugin.conftest import Configured
 
@@ -25,11 +27,23 @@ from tests.plugin.conftest import Configured
         ".",
     ],
 )
-def test_whatever_selects_tests_or_settings_does_not_ask_for_all(
+def test_what_selects_tests_does_not_ask_for_all(
     configured: Configured, pytester: pytest.Pytester, arguments: str
 ) -> None:
     (pytester.path / "other.yaml").touch()
     assert not asks_for_all(configured(*arguments.split()))
+
+
+def test_a_session_that_was_stopped_left_tests() -> None:
+    failed, ok, interrupted = pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.OK, pytest.ExitCode.INTERRUPTED
+    for fail, stop, status, stopped in (
+        (False, False, failed, False),
+        ("after 1 failure", False, failed, True),
+        (False, "enough", ok, True),
+        (False, False, interrupted, True),
+    ):
+        session: Any = SimpleNamespace(shouldfail=fail, shouldstop=stop, exitstatus=status)
+        assert was_stopped(session) is stopped
 
 
 GATES = ("ppl_max", "bleu_min", "no_regression")
@@ -82,8 +96,6 @@ def test_a_mark_that_is_close_to_a_gate_is_named_once_with_the_first_test(pytest
         ("models: " + "[" * 100_000, True),
     ],
 )
-def test_a_project_file_is_looked_at_for_gates_and_for_what_may_have_lost_them(
-    tmp_path: Path, text: str, expected: bool
-) -> None:
+def test_a_project_file_is_searched_for_gates_and_for_what_lost_them(tmp_path: Path, text: str, expected: bool) -> None:
     (tmp_path / "lmgate.yaml").write_text(text)
     assert may_have_gates(tmp_path / "lmgate.yaml") is expected

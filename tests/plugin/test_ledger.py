@@ -68,9 +68,7 @@ def test_a_measuring_test_is_to_be_heard_of_and_the_end_of_a_subtest_is_not_its_
         ([report("call", verdicts={"g": "error"})], [f"{TEST} did not fail although a gate of it did"]),
     ],
 )
-def test_a_gate_is_in_order_with_its_verdict_or_skipped_and_named_if_its_test_did_not_fail_with_it(
-    reports: list[pytest.TestReport], said: list[str]
-) -> None:
+def test_a_gate_whose_test_did_not_fail_with_it_is_named(reports: list[pytest.TestReport], said: list[str]) -> None:
     assert ledger(*reports).discrepancies() == said
 
 

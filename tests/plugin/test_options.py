@@ -8,7 +8,7 @@ from pytest_lmgate.plugin import options
 from tests.plugin.conftest import Configured
 
 
-def test_a_text_comes_from_the_command_line_before_the_ini_file_before_the_environment(
+def test_the_command_line_goes_before_the_ini_file_and_the_environment(
     configured: Configured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert options.text(configured(), "cache") is None
@@ -55,7 +55,7 @@ def test_two_ways_to_write_baselines_are_a_usage_error(configured: Configured, o
 
 
 @pytest.mark.parametrize("name", ["CI", "TF_BUILD"])
-def test_in_ci_a_baseline_is_written_only_when_it_is_forced(
+def test_in_ci_a_baseline_is_written_if_forced(
     configured: Configured, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "1")
@@ -82,7 +82,7 @@ def test_two_reports_in_one_file_are_a_usage_error_but_for_those_that_append(con
     assert len(options.reports(configured(*appended, "--lmgate-report", "json:-", "--lmgate-report", "html:-"))) == 4
 
 
-def test_environment_variables_in_a_destination_are_expanded_and_must_be_set(
+def test_variables_in_a_destination_are_expanded_and_must_be_set(
     configured: Configured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STEP_SUMMARY", "/tmp/summary.md")
