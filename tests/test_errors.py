@@ -15,10 +15,8 @@ CLASSES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if ki
 @pytest.mark.parametrize("message", ["expected one, got none", "", "한 é \ud800"])
 def test_an_error_survives_the_way_between_processes(kind: type[Exception], message: str) -> None:
     error = kind(message)
-    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        got = pickle.loads(pickle.dumps(error, protocol))
+    for got in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
         assert (type(got), str(got), got.args) == (kind, str(error), error.args)
-    assert str(copy.deepcopy(error)) == str(error)
 
 
 def test_an_error_of_an_argument_keeps_it_on_the_way_between_processes() -> None:
@@ -36,11 +34,6 @@ def test_the_argument_that_was_looked_at_is_what_an_error_is_about_and_its_text_
     ):
         raise errors.ConfigError("model 'x' is not known")
     assert (raised.value.argument, str(raised.value)) == ("against", "model 'x' is not known")
-
-
-def test_an_error_without_a_message_cannot_be_raised() -> None:
-    with pytest.raises(TypeError):
-        errors.ConfigError()
 
 
 @pytest.mark.parametrize(
@@ -70,32 +63,19 @@ def test_the_nearest_name_is_offered_if_one_is_near(name: str, valid: list[str],
         ("see ##[error]x", r"see #\#[error]x"),
         ("https://user:token@hub.co/x and http://token@h/", "https://***@hub.co/x and http://***@h/"),
         ("/a/b/https:/user:token@hub.co/x", "/a/b/https:/***@hub.co/x"),
+        *(
+            (same, same)
+            for same in ("", "two\nlines\tand a tab", "t.py::test_b[x]", "می\u200cخواهم", "한 é \xa0", "# one ## two")
+        ),
+        (
+            "mail@example.org, org/name@v1.0, https://hub.co/o/n@v1.0",
+            "mail@example.org, org/name@v1.0, https://hub.co/o/n@v1.0",
+        ),
     ],
 )
 def test_what_a_terminal_or_a_log_would_obey_is_taken_out_of_a_message(text: str, shown: str) -> None:
     assert str(errors.ConfigError(text)) == errors.escape_controls(text) == shown
     assert errors.escape_controls(shown) == shown
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "plain",
-        "",
-        "two\nlines\tand a tab",
-        "test_a.py::test_b[x]",
-        "می\u200cخواهم",
-        "한 é \xa0",
-        "mail@example.org, org/name@v1.0, https://hub.co/org/name@v1.0",
-        "# one ## two",
-    ],
-)
-def test_a_harmless_message_stays_as_it_is(text: str) -> None:
-    assert errors.escape_controls(text) == text
-
-
-def test_a_text_of_a_million_letters_takes_no_minutes() -> None:
-    assert errors.escape_controls("x" * 1_000_000) == "x" * 1_000_000
 
 
 def test_a_line_break_in_a_name_becomes_an_escape() -> None:

@@ -5,8 +5,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).parents[1] / "pytest_lmgate"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "private.py")
 # Of Python itself, documented in spite of their names.
@@ -56,26 +54,3 @@ def foreign(codes: dict[str, str]) -> list[str]:
 
 def test_private_names_of_other_packages_are_used_in_modules_of_that_name_alone() -> None:
     assert foreign({str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8") for path in MODULES}) == []
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "from _pytest.outcomes import Failed",
-        "from lm_eval.tasks._yaml_loader import load_yaml",
-        "from lm_eval.tasks import _yaml_loader",
-        "import torch._dynamo",
-        "getattr(item, '_fixtureinfo', None)",
-        "item.session._fixturemanager.getfixturedefs('a', item)",
-        "metric._compute_f_score([])",
-        "model._forward_pre_hooks = {}",
-        "class A(LoadScheduling):\n def _send_tests(self, node):\n  super()._send_tests(node)",
-    ],
-)
-def test_a_private_name_is_found(code: str) -> None:
-    assert len(foreign({"a.py": code})) == 1
-
-
-def test_names_of_our_own_are_not_private_to_us() -> None:
-    code = "class A:\n def __init__(self):\n  self._b = self.__class__\n\ndef _c(a):\n return a._b, _c, sys.__stderr__"
-    assert foreign({"a.py": code}) == []

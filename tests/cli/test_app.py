@@ -12,19 +12,12 @@ from pytest_lmgate.cli import app as cli
 from pytest_lmgate.errors import DataError
 from pytest_lmgate.settings.help import fixtures_help, markers_help
 
-HELP = {**markers_help(), **fixtures_help()}
 
-
-def test_markers_prints_the_help_of_every_marker_and_fixture_and_json_has_the_same():
-    text = CliRunner().invoke(cli.app, ["markers"])
-    assert text.exit_code == 0
-    helps = list(HELP.values())
-    more = "lmgate markers NAME explains each argument and its default."
-    assert text.stdout == "\n\n".join([*helps, more]) + "\n"
-    assert json.loads(CliRunner().invoke(cli.app, ["markers", "--json"]).stdout) == HELP
-
-
-def test_the_version_is_printed():
+def test_markers_prints_the_help_of_every_marker_and_fixture_and_json_has_the_same() -> None:
+    helps = {**markers_help(), **fixtures_help()}
+    text = CliRunner().invoke(cli.app, ["markers"]).stdout
+    assert text.startswith("\n\n".join(helps.values()))
+    assert json.loads(CliRunner().invoke(cli.app, ["markers", "--json"]).stdout) == helps
     assert CliRunner().invoke(cli.app, ["--version"]).stdout == f"pytest-lmgate {version('pytest-lmgate')}\n"
 
 
@@ -34,13 +27,10 @@ def test_the_version_is_printed():
         (["fix", "a", "b", "--against=c", "--kl=1", "--bits=40"], "--bits: expected a number above 0"),
         (["why", "a", "b", "--against=c", "--by=row"], "--by: expected block or group, got 'row'"),
         (["markers", "ppl_mx"], "'ppl_max'"),
-        (["calibrat"], "Did you mean 'calibrate'?"),
         (["docter"], "Did you mean 'doctor'?"),
     ],
 )
-def test_an_argument_that_cannot_be_is_a_usage_error(
-    arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_argument_is_a_usage_error(arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     outcome = CliRunner().invoke(cli.app, arguments)
     assert outcome.exit_code == 2

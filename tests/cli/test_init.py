@@ -18,19 +18,19 @@ from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
 from pytest_lmgate.settings.gate_options import Signature
 
 
-def write(folder: Path, **sizes: int) -> None:
-    for name, size in sizes.items():
-        file = folder / name.replace("__", "/").replace("_DOT_", ".")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("x" * size)
+def write(folder: Path, *files: str, size: int = 10) -> None:
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x" * size)
 
 
 def test_checkpoints_and_texts_are_found_and_other_files_are_not(tmp_path: Path) -> None:
     files = "models/b/config.json models/b/model.safetensors models/b/merges.txt models/a.gguf "
     files += "models/adapter/adapter_model.safetensors .venv/lib/config.json .venv/lib/model.safetensors "
     files += "node_modules/words.txt requirements.txt LICENSE.txt README.md data/small.txt"
-    write(tmp_path, **dict.fromkeys(files.replace("/", "__").replace(".", "_DOT_").split(), 10))
-    write(tmp_path, data__empty_DOT_txt=0, data__large_DOT_raw=1000)
+    write(tmp_path, *files.split())
+    write(tmp_path, "data/empty.txt", size=0)
+    write(tmp_path, "data/large.raw", size=1000)
     (tmp_path / "data" / "numbers.jsonl").write_text('{"n": 3}')
     (tmp_path / "data" / "lines.jsonl").write_text('{"text": "a"}')
     (tmp_path / "data" / "gone.txt").symlink_to(tmp_path / "nowhere")
@@ -41,24 +41,22 @@ def test_checkpoints_and_texts_are_found_and_other_files_are_not(tmp_path: Path)
 
 
 def test_the_search_ends_in_deep_and_in_wide_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, a__b__c__d__e__f__g_DOT_txt=10)
+    write(tmp_path, "a/b/c/d/e/f/g.txt")
     assert find_places(tmp_path) == ([], [])
     monkeypatch.setattr(init, "_MOST_ENTRIES", 3)
-    write(tmp_path, **{f"wide__{number}_DOT_dat": 1 for number in range(10)}, zz__z_DOT_txt=10)
+    write(tmp_path, *(f"wide/{number}.dat" for number in range(10)), "zz/z.txt")
     assert find_places(tmp_path) == ([], [])
 
 
-@pytest.mark.parametrize("answer", ["2", "0", "modle"])
-def test_an_answer_that_is_no_number_of_the_list_and_no_path_is_refused(
-    answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path, model__config_DOT_json=2, model__model_DOT_safetensors=2, words_DOT_txt=9, pytest_DOT_ini=0)
+def test_an_answer_that_is_no_number_and_no_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "model/config.json", "model/model.safetensors", "words.txt", "pytest.ini", size=0)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    result = CliRunner().invoke(app, ["init", "--dataset", "words.txt"], input=f"{answer}\n")
-    assert result.exit_code == 2
-    assert "1  model" in result.stderr
-    assert f"expected a number from the list or a path, got '{answer}'" in result.stderr
+    for answer in ("2", "0", "modle"):
+        result = CliRunner().invoke(app, ["init", "--dataset", "words.txt"], input=f"{answer}\n")
+        assert result.exit_code == 2
+        assert "1  model" in result.stderr
+        assert f"expected a number from the list or a path, got '{answer}'" in result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "pytest.ini", "words.txt"]
 
 
@@ -96,17 +94,12 @@ def session(**models: tuple[str, Nll, str]) -> Measuring:
 
     def measure(metric: str, *, model: str, dataset: str) -> Any:
         kind, nll, targets = models[model]
-        ones, texts = np.ones(len(nll), dtype=np.int64), np.array([len(nll)])
-        statistics = LikelihoodStatistics(
-            nll=np.array(nll),
-            window_targets=ones,
-            window_document=0 * ones,
-            running_text=True,
-            targets=targets,
-            words=texts,
-            chars=texts,
-            utf8_bytes=texts,
+        ones, counts = (
+            np.ones(len(nll), dtype=np.int64),
+            dict.fromkeys(("words", "chars", "utf8_bytes"), np.array([len(nll)])),
         )
+        windows = {"window_targets": ones, "window_document": 0 * ones, "running_text": True, "targets": targets}
+        statistics = LikelihoodStatistics(nll=np.array(nll), **windows, **counts)
         signature = Signature.parse("protocol:masked" if kind == "masked" else "protocol:sliding")
         return perplexity(statistics, signature=signature, metric=metric).identified(dataset)
 
@@ -127,8 +120,7 @@ def test_the_limit_of_a_noisy_value_is_beyond_its_interval_and_of_an_infinite_on
 
 
 @pytest.mark.parametrize(
-    ("other", "why"),
-    [(("masked", BETTER, "t"), "the protocol differs"), (("causal", BETTER, "others"), "tokens")],
+    ("other", "why"), [(("masked", BETTER, "t"), "the protocol differs"), (("causal", BETTER, "others"), "tokens")]
 )
 def test_models_that_cannot_be_compared_are_no_pair(other: tuple[str, Nll, str], why: str) -> None:
     both = session(a=("causal", GOOD, "t"), b=other)

@@ -47,20 +47,15 @@ def test_the_commands_of_a_page_print_what_it_says(page: str, tmp_path: Path) ->
 # docs/decisions.md, by benchmarks/decisions.py.
 
 
-def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", "benchmarks/decisions.py", *arguments],
+def test_the_small_run_keeps_every_promise_and_writes_the_tables(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "benchmarks/decisions.py", "--quick", "--docs", str(tmp_path)],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
-
-
-def test_the_small_run_keeps_every_promise_and_writes_the_tables(tmp_path: Path) -> None:
-    ran = run_script("--quick", "--docs", str(tmp_path))
-
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "0 promises broken, 400 repetitions" in ran.stdout
     written = (tmp_path / "decisions.md").read_text(encoding="utf-8")

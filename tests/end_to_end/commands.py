@@ -16,13 +16,9 @@ def lmgate(
     folder: Path, *arguments: str, code: int = 0, env: Mapping[str, str] | None = None, typed: str = ""
 ) -> Outcome:
     """Run a command to its end and check its exit code."""
+    python = warm_python(environment(), "transformers" if arguments[0] in MEASURE else "pytest")
     done = subprocess.run(
-        [
-            warm_python(environment(), "transformers" if arguments[0] in MEASURE else "pytest"),
-            "-m",
-            "pytest_lmgate.cli",
-            *arguments,
-        ],
+        [python, "-m", "pytest_lmgate.cli", *arguments],
         cwd=folder,
         env=environment() | dict(env or {}),
         input=typed,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.dice import DiceProject
-from tests.end_to_end.projects import Project, make_models
+from tests.end_to_end.projects import Project, make_models, scale_head
 from tests.end_to_end.writers import models_that_write, writing_project
 from tests.models.tiny import made_once
 
@@ -74,12 +74,8 @@ def measured(project: Project, seed: Path) -> Project:
 @pytest.fixture
 def noisy(project: Project, models: Path) -> Project:
     """A project with a model `warm` that is a little off on each word: 6% worse on the whole, give or take as much."""
-    import safetensors.torch
-
     folder = project.model("warm", models / "sure")
-    weights = safetensors.torch.load_file(folder / "model.safetensors")
-    weights["lm_head.weight"] *= 0.05
-    safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    scale_head(folder, 0.05)
     return project.add("models", warm=f"path: {folder}")
 
 

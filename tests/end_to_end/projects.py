@@ -113,10 +113,8 @@ class Project:
         """Write files: ``test_x`` and ``conftest`` are Python, ``pytest_ini`` and ``lmgate_yaml`` what they say."""
         for name, text in files.items():
             stem, _, suffix = name.rpartition("_")
-            path = self.folder / (
-                f"{stem}.{suffix}" if suffix in ("ini", "yaml", "txt", "jsonl", "csv") else f"{name}.py"
-            )
-            path.write_text(textwrap.dedent(text).lstrip("\n"), encoding="utf-8")
+            file = f"{stem}.{suffix}" if suffix in ("ini", "yaml", "txt", "jsonl", "csv") else f"{name}.py"
+            (self.folder / file).write_text(textwrap.dedent(text).lstrip("\n"), encoding="utf-8")
         return self
 
     @property
@@ -167,17 +165,9 @@ class Project:
             start_new_session=True,
         )
 
-    def run(
-        self,
-        *arguments: str,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        fresh: bool = False,
-        early: bool = False,
-        torch_free: bool = False,
-    ) -> Outcome:
+    def run(self, *arguments: str, fresh: bool = False, **options: Any) -> Outcome:
         """Run pytest to its end: in a warm Python, or in another one where `tests.warm` says that it is needed."""
-        return finished(self.start(*arguments, env=env, cwd=cwd, fresh=fresh, early=early, torch_free=torch_free))
+        return finished(self.start(*arguments, fresh=fresh, **options))
 
     def report(self, name: str = "report.json") -> dict[str, Any]:
         """Read a JSON report; NaN and infinity, which JSON does not have, are refused."""
@@ -237,12 +227,18 @@ def wait_for(condition: Any, what: str, timeout: float = 60) -> None:
 
 def environment() -> dict[str, str]:
     """The environment without what this test session put there for itself; one thread, since the models are tiny."""
-    kept = {
-        key: value
-        for key, value in os.environ.items()
-        if not key.startswith(("PYTEST_", "LMGATE_", "PYTHONWARNINGS", "COV_"))
-    }
+    ours = ("PYTEST_", "LMGATE_", "PYTHONWARNINGS", "COV_")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     return {**kept, "OMP_NUM_THREADS": "1", "COLUMNS": "160", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def scale_head(folder: Path, factor: float) -> None:
+    """Multiply the weights of a model's head."""
+    from safetensors.torch import load_file, save_file
+
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    save_file(weights | {"lm_head.weight": weights["lm_head.weight"] * factor}, file, metadata={"format": "pt"})
 
 
 def make_models(folder: Path) -> None:

@@ -12,7 +12,7 @@ import yaml
 from tests.end_to_end.dice import DiceProject
 from tests.end_to_end.workflows import ACTION, BOT, ROOT, STEPS, GitHub
 
-NO_REGRESSION = "  - no_regression: {metric: ppl, model: red, dataset: one, tolerance: 1%}\n"
+NO_REGRESSION = "no_regression: {metric: ppl, model: red, dataset: one, tolerance: 1%}"
 
 
 @pytest.fixture
@@ -25,8 +25,14 @@ def gated(dice: DiceProject) -> DiceProject:
     return dice.models(red={}).gates([("red", "one")])
 
 
-def red(project: DiceProject) -> None:
+def red(project: DiceProject, *more: str) -> None:
     project.models(red={"sides": 7}).gates([("red", "one")])
+    add(project, *more)
+
+
+def add(project: DiceProject, *gates: str) -> None:
+    with (project.folder / "lmgate.yaml").open("a") as file:
+        file.writelines(f"  - {gate}\n" for gate in gates)
 
 
 def test_the_first_run_posts_a_comment_and_the_next_edits_it(gated: DiceProject, github: GitHub) -> None:
@@ -45,28 +51,34 @@ def test_the_first_run_posts_a_comment_and_the_next_edits_it(gated: DiceProject,
 
 
 def test_only_its_own_comment_is_edited_and_each_name_has_one(gated: DiceProject, github: GitHub) -> None:
-    github.run(gated.folder)
+    github.run(gated.folder, event="push", name="first").expect(True)
+    github.run(gated.folder, name="first")
     marker = github.comments[0].partition("\n")[0]
-    others = [
-        {"id": 1, "user": {"login": "someone"}, "body": f"{marker}\nmine"},
-        {"id": 2, "user": {"login": BOT}, "body": f"a quote: {marker}"},
-    ]
+    bodies = {"someone": f"{marker}\nmine", BOT: f"a quote: {marker}"}
+    others = [{"id": at, "user": {"login": who}, "body": body} for at, (who, body) in enumerate(bodies.items())]
     github.change(comments=[*others, *github.state["comments"]])
-    github.run(gated.folder)
-    github.run(gated.folder, name="int8; $(touch gone)")
-    assert github.state["comments"][:2] == others
-    assert len(github.comments) == 4
-    assert github.comments[3].partition("\n")[0] != marker
-    assert "### Model gates int8; $(touch gone)" in github.comments[3]
+    red(gated)
+    github.run(gated.folder, name="first")
+    github.run(gated.folder, name="int8; $(touch gone)", is_same_job=True)
+    *kept, first, second = github.comments
+    assert kept == list(bodies.values())
+    assert "Compared with the default branch" in first
+    assert "Compared with the default branch" not in second, (
+        "the other project of the job is no earlier run of this one"
+    )
+    assert second.partition("\n")[0] != marker
+    assert "### Model gates int8; $(touch gone)" in second
     assert not (gated.folder / "gone").exists()
 
 
-@pytest.mark.parametrize("head", ["stranger/r", None])
-def test_a_fork_gets_no_comment_and_accepts_no_model(gated: DiceProject, github: GitHub, head: str | None) -> None:
+def test_a_fork_gets_no_comment_and_accepts_no_model(gated: DiceProject, github: GitHub) -> None:
     github.change(labels=["accept"])
-    github.run(gated.folder, head=head, update_label="accept").expect(True).says("from a fork", "1 gate: 1 pass")
+    for head in ("stranger/r", None):
+        github.run(gated.folder, head=head, update_label="accept").expect(True).says("from a fork", "1 gate: 1 pass")
     assert github.state["calls"] == []
     assert github.state["labels"] == ["accept"]
+    github.run(gated.folder, event="pull_request_target", head="stranger/r").expect(False).says("use pull_request")
+    assert len(gated.loads) == 1, "the code of strangers gets no token, and does not run"
 
 
 def test_the_cache_is_saved_after_a_red_run_and_found_by_the_next(gated: DiceProject, github: GitHub) -> None:
@@ -88,18 +100,9 @@ def test_a_pull_request_is_compared_with_the_default_branch(gated: DiceProject, 
     assert github.caches == ["lmgate-Linux--.-gates-1-1", "lmgate.main--.-gates-1-1"]
     red(gated)
     github.run(gated.folder).expect(False)
-    assert "Compared with the default branch" in github.comments[0]
     assert "fails now" in github.comments[0]
-
-
-def test_a_second_project_of_a_job_is_not_compared_with_the_first(gated: DiceProject, github: GitHub) -> None:
-    github.run(gated.folder, event="push", name="first").expect(True)
-    red(gated)
-    github.run(gated.folder, name="first")
-    github.run(gated.folder, name="second", is_same_job=True)
-    first, second = github.comments
-    assert "Compared with the default branch" in first
-    assert "Compared with the default branch" not in second
+    github.change(refuses=True)
+    github.run(gated.folder).expect(False).says("::warning title=lmgate::", "pull-requests: write")
 
 
 def test_a_matrix_has_a_comment_and_a_report_of_main_for_each_of_its_jobs(gated: DiceProject, github: GitHub) -> None:
@@ -125,8 +128,8 @@ def test_arguments_with_spaces_and_quotes_are_words_and_run_nothing(gated: DiceP
     wanted = given.replace(" and not `touch gone`", "")
     run = github.run(gated.folder, working_directory=folder.name, arguments=wanted).expect(True)
     assert """name="it's a; touch gone\"""" in (folder / "a file.xml").read_text()
-    github.run(gated.folder, working_directory=folder.name, arguments=given).expect(False)
     assert run.outputs["report"]
+    github.run(gated.folder, working_directory=folder.name, arguments=given).expect(False)
     run = github.run(gated.folder, working_directory=folder.name, arguments="-k 'ppl").expect(False)
     run.says("::error title=lmgate::arguments: ", "a quote is not closed")
     assert run.outputs["report"] == ""
@@ -135,14 +138,13 @@ def test_arguments_with_spaces_and_quotes_are_words_and_run_nothing(gated: DiceP
 
 
 def test_what_ends_before_a_verdict_says_so_on_the_pull_request(gated: DiceProject, github: GitHub) -> None:
-    github.run(gated.folder).expect(True)
     gated.change("limit: 6.01", "limt: 6.01")
-    for arguments in ("", "-n 1"):
-        run = github.run(gated.folder, arguments=arguments).expect(False)
-        assert "**pytest ended with exit code 4**" in github.comments[0]
-        assert "**0 gates**" in github.comments[0]
-        assert "gates[0].ppl_max.limt: unknown argument (did you mean 'limit'?)" in github.comments[0]
-        run.says("::error title=lmgate::", "did you mean 'limit'?)")
+    github.run(gated.folder, arguments="-n 1").expect(False).says("::error title=lmgate::", "did you mean 'limit'?)")
+    for text in ("**pytest ended with exit code 4**", "**0 gates**", "gates[0].ppl_max.limt: unknown argument"):
+        assert text in github.comments[0]
+    gated.write(test_other="def test_other(): pass")
+    github.run(gated.folder, arguments="test_other.py").expect(False)
+    github.run(gated.folder, arguments="test_other.py", require_all="false").expect(True)
     (gated.folder / "lmgate.yaml").unlink()
     github.run(gated.folder).expect(False)
     assert "no test has a gate, and there is no" in github.comments[0]
@@ -150,31 +152,19 @@ def test_what_ends_before_a_verdict_says_so_on_the_pull_request(gated: DiceProje
     assert "**no verdict**" in github.comments[1]
 
 
-def test_gates_that_the_arguments_leave_out_are_refused_unless_told(gated: DiceProject, github: GitHub) -> None:
-    gated.write(test_other="def test_other(): pass")
-    assert not github.run(gated.folder, arguments="test_other.py").ok
-    github.run(gated.folder, arguments="test_other.py", require_all="false").expect(True)
-
-
-def test_a_comment_that_cannot_be_written_changes_no_verdict(gated: DiceProject, github: GitHub) -> None:
-    github.change(refuses=True)
-    github.run(gated.folder).expect(True).says("::warning title=lmgate::", "pull-requests: write")
-
-
 def test_a_long_report_is_counted_in_the_comment(gated: DiceProject, github: GitHub) -> None:
-    with (gated.folder / "lmgate.yaml").open("a") as file:
-        file.writelines(
-            f"  - ppl_max: {{model: red, dataset: one, limit: 5.{number:03}}}\n" for number in range(1, 130)
-        )
+    add(gated, *(f"ppl_max: {{model: red, dataset: one, limit: 5.{number:03}}}" for number in range(1, 130)))
     github.run(gated.folder).expect(False)
     assert "**130 gates: 1 pass, 129 fail** The table is too long for a comment." in github.comments[0]
 
 
 def test_a_label_accepts_the_model_once(gated: DiceProject, github: GitHub) -> None:
-    with (gated.folder / "lmgate.yaml").open("a") as file:
-        file.write(NO_REGRESSION)
-    github.run(gated.folder, update_label="accept it").expect(False)  # no baseline
+    red(gated, NO_REGRESSION)
     github.change(labels=["other", "accept it"])
+    github.run(gated.folder, update_label="accept it").expect(False)
+    assert github.state["files"] == {}, "it fails a limit"
+    gated.models(red={}).gates([("red", "one")])
+    add(gated, NO_REGRESSION)
     github.run(gated.folder, update_label="accept it").expect(True)
     written = github.state["files"]["lmgate-baseline.json"]
     assert written == (gated.folder / "lmgate-baseline.json").read_text()
@@ -183,26 +173,10 @@ def test_a_label_accepts_the_model_once(gated: DiceProject, github: GitHub) -> N
     assert [method for method, path in github.state["calls"] if "contents" in path] == ["GET", "PUT"]
     # A second model: the file that is there is replaced.
     gated.models(red={"sides": 5}).gates([("red", "one")])
-    with (gated.folder / "lmgate.yaml").open("a") as file:
-        file.write(NO_REGRESSION)
+    add(gated, NO_REGRESSION)
     github.change(labels=["accept it"])
     github.run(gated.folder, update_label="accept it").expect(True)
     assert github.state["files"]["lmgate-baseline.json"] != written
-
-
-def test_a_model_that_fails_a_limit_is_not_accepted(gated: DiceProject, github: GitHub) -> None:
-    red(gated)
-    with (gated.folder / "lmgate.yaml").open("a") as file:
-        file.write(NO_REGRESSION)
-    github.change(labels=["accept"])
-    github.run(gated.folder, update_label="accept").expect(False)
-    assert github.state["files"] == {}
-    assert github.state["labels"] == ["accept"]
-
-
-def test_the_code_of_strangers_gets_no_token(gated: DiceProject, github: GitHub) -> None:
-    github.run(gated.folder, event="pull_request_target", head="stranger/r").expect(False).says("use pull_request")
-    assert gated.loads == []
 
 
 def test_no_script_holds_an_expression_and_each_file_is_there() -> None:

@@ -1,13 +1,13 @@
 """Answers cut out of generated texts: variants of one generation, texts without an answer, and what a failure shows."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
-from tests.end_to_end.projects import Project
+from tests.end_to_end.projects import Outcome, Project, marked
 from tests.end_to_end.writers import write_rows
 
 # A model is a file that says what it writes, by the question: the prompt's last line.
@@ -41,9 +41,8 @@ CONFTEST = """
             last = [str(each.prompt if isinstance(each.prompt, str) else each.prompt[-1][1]) for each in prompts]
             written = [self.texts[each.splitlines()[-1]] for each in last]
             found = [(text[:settings.max_new_tokens], min(len(text) + 1, settings.max_new_tokens)) for text in written]
-            if not self.says_ends:
-                return found
-            return [(*each, len(text) < settings.max_new_tokens) for each, text in zip(found, written)]
+            ends = [(len(text) < settings.max_new_tokens,) if self.says_ends else () for text in written]
+            return [(*each, *end) for each, end in zip(found, ends)]
 
     class Writers(Backend):
         name, suffixes = "writer", (".writer",)
@@ -70,29 +69,23 @@ DATASET = {
 
 
 class AnswersProject(Project):
-    entry: ClassVar[Mapping[str, Any]] = {}
-
-    def gates(self, *gates: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] = ROWS, **dataset: Any) -> None:
-        """Write gates on the dataset ``math``, with these keys, of the models there are."""
+    def gates(self, *gates: Mapping[str, Any], rows: Any = ROWS, datasets: Any = None, **dataset: Any) -> None:
+        """Write gates on ``math`` with these keys, or on other datasets; None takes a key of one away."""
         write_rows(self, "rows", rows)
-        self.write_gates(*gates, datasets={"math": DATASET | dataset})
-
-    def write_gates(self, *gates: Mapping[str, Any], datasets: Mapping[str, Mapping[str, Any]]) -> None:
-        """Write gates of the models there are; None takes a key of a dataset away."""
-        models = {file.stem: {"path": file.name, **self.entry} for file in self.folder.glob("*.writer")}
+        models = {file.stem: {"path": file.name} for file in self.folder.glob("*.writer")}
         entries = {
-            name: {key: value for key, value in entry.items() if value is not None} for name, entry in datasets.items()
+            name: {key: value for key, value in entry.items() if value is not None}
+            for name, entry in (datasets or {"math": DATASET | dataset}).items()
         }
         lmgate = {"models": models, "datasets": entries} | ({"gates": gates} if gates else {})
         (self.folder / "lmgate.yaml").write_text(json.dumps(lmgate, indent=1))
 
-    def model(self, name: str, texts: Mapping[str, str], **facts: Any) -> None:
+    def model(self, name: str, texts: Mapping[str, str], **facts: Any) -> None:  # type: ignore[override]
         (self.folder / f"{name}.writer").write_text(json.dumps({"texts": texts, **facts}))
 
-    @property
-    def generated(self) -> set[str]:
-        """The settings that texts were generated with."""
-        return set((self.folder / "generated.txt").read_text().splitlines())
+    def judged(self, code: int) -> tuple[Outcome, list[dict[str, Any]]]:
+        """Run the gates; return them too."""
+        return self.run("--lmgate-report", "json:report.json").expect(code), self.report()["gates"]
 
 
 @pytest.fixture
@@ -108,9 +101,7 @@ def gate(marker: str, **arguments: Any) -> dict[str, Any]:
     return {marker: {"model": "m", "dataset": "math"} | arguments}
 
 
-def test_one_generation_serves_all_variants_and_a_gate_that_repeats_the_datasets_settings(
-    project: AnswersProject,
-) -> None:
+def test_one_generation_serves_all_variants_and_a_failure_shows_what_was_extracted(project: AnswersProject) -> None:
     project.gates(
         gate("exact_min", limit=0.6),
         gate("exact_min", limit=0.7, variant="flexible"),
@@ -120,34 +111,19 @@ def test_one_generation_serves_all_variants_and_a_gate_that_repeats_the_datasets
         gate("ter_max", limit=40),  # of the answers by the first variant
         {"no_regression": {"metric": "exact", "tolerance": 0.1, **ITSELF, **gate("", variant="flexible")[""]}},
     )
-    ran = project.run("--lmgate-report", "json:report.json")
-    assert ran.code == 0, ran.text
-    values = [each["value"] for each in project.report()["gates"]]
-    assert values == [5 / 8, 6 / 8, 5 / 8, 3 / 8, 1 / 8, 37.5, 6 / 8]
-    assert project.generated == {"max_new_tokens:40|num_beams:1|stop:['Q:']"}
-    assert len({each["fingerprint"] for each in project.report()["gates"]}) == 1
-    assert "3 of 8 rows without an answer (37.5%), 1 of 8 texts cut at max_new_tokens (12.5%)" in ran.text
-    assert [each["answers"] for each in project.report()["gates"]][:2] == [
-        {"rows": 8, "without": 3, "cut": 1}, {"rows": 8, "without": 1, "cut": 1},
-    ]  # fmt: skip
-
-
-def test_a_failure_shows_the_question_the_text_and_what_was_extracted(project: AnswersProject) -> None:
-    project.gates(gate("exact_min", limit=0.9), gate("invalid_max", limit=0.1))
-    ran = project.run("--lmgate-report", "json:report.json", "--lmgate-report", "html:page.html")
-    assert ran.code == 1
-    exact, invalid = project.report()["gates"]
-    assert exact["worst"][0] == {
-        "row": 5, "score": 0.0, "prompt": "Question\nq5", "reference": "5", "output": "I think 5",
-        "answer": "[invalid]",
-    }  # fmt: skip
-    assert [each["row"] for each in invalid["worst"]][:3] == [5, 6, 7]
-    page = (project.folder / "page.html").read_text()
-    for said in (ran.text, page):
-        assert "3 of 8 rows without an answer (37.5%), 1 of 8 texts cut at max_new_tokens (12.5%)" in said
-        assert "[invalid]" in said
-    assert "row (from 0), score, end of the prompt, reference, output, answer" in ran.text
-    assert '<th scope="col">answer</th>' in page
+    ran, gates = project.judged(0)
+    assert [each["value"] for each in gates] == [5 / 8, 6 / 8, 5 / 8, 3 / 8, 1 / 8, 37.5, 6 / 8]
+    assert set((project.folder / "generated.txt").read_text().splitlines()) == {
+        "max_new_tokens:40|num_beams:1|stop:['Q:']"
+    }
+    assert len({each["fingerprint"] for each in gates}) == 1
+    ran.says("3 of 8 rows without an answer (37.5%), 1 of 8 texts cut at max_new_tokens (12.5%)")
+    assert [tuple(each["answers"].values()) for each in gates[:2]] == [(8, 3, 1), (8, 1, 1)]
+    project.gates(gate("exact_min", limit=0.9))
+    ran, (exact,) = project.judged(1)
+    worst = {"row": 5, "score": 0.0, "prompt": "Question\nq5", "reference": "5", "output": "I think 5"}
+    assert exact["worst"][0] == {**worst, "answer": "[invalid]"}
+    ran.says("row (from 0), score, end of the prompt, reference, output, answer", "[invalid]")
 
 
 def test_no_answer_in_any_row_is_an_error_but_for_the_gate_of_that_share(project: AnswersProject) -> None:
@@ -158,14 +134,10 @@ def test_no_answer_in_any_row_is_an_error_but_for_the_gate_of_that_share(project
         gate("invalid_max", limit=0.5),
         {"no_regression": {"metric": "invalid", "tolerance": 0.01, **ITSELF, **gate("")[""]}},
     )
-    ran = project.run("--lmgate-report", "json:report.json")
-    assert ran.code == 1
-    assert [each["verdict"] for each in project.report()["gates"]] == ["error", "error", "fail", "pass"]
-    assert project.report()["gates"][2]["value"] == 1.0
-    assert (
-        "dataset 'math': extract: expected an answer in some text, got none in 8; the first text is 'I do not know'"
-        in (" ".join(ran.text.split()))
-    )
+    ran, gates = project.judged(1)
+    assert [each["verdict"] for each in gates] == ["error", "error", "fail", "pass"]
+    assert gates[2]["value"] == 1.0
+    ran.says("extract: expected an answer in some text, got none in 8")
 
 
 def test_the_share_of_texts_cut_at_max_new_tokens_is_gated_whatever_is_extracted(project: AnswersProject) -> None:
@@ -179,53 +151,23 @@ def test_the_share_of_texts_cut_at_max_new_tokens_is_gated_whatever_is_extracted
         gate("cut_max", limit=0.9, model="mute"),
         against,
     )
-    ran = project.run("--lmgate-report", "json:report.json")
-    assert ran.code == 1
-    passed, failed, longer, mute, compared = project.report()["gates"]
+    ran, (passed, failed, longer, mute, compared) = project.judged(1)
     assert [each["value"] for each in (passed, failed, longer)] == [0.125, 0.125, 0.0]
     assert [each["verdict"] for each in (passed, failed, longer, mute)] == ["pass", "fail", "pass", "error"]
     assert "'math': cut: whether a text was cut at max_new_tokens is not known: some engines" in mute["message"]
     assert (compared["value"], compared["comparison"]["degradation"]) == (0.5, 0.375)
     worst = failed["worst"][0]
     assert (worst["row"], worst["output"], worst["answer"]) == (7, "7" * 40, "cut at max_new_tokens")
-    assert "1 of 8 texts cut at max_new_tokens (12.5%)" in ran.text
-
-
-def test_an_update_of_extract_leaves_the_baseline_of_cut_as_it_is(project: AnswersProject) -> None:
-    by_baseline = {"no_regression": {"metric": "cut", "model": "m", "dataset": "math", "tolerance": 0.1}}
-    project.gates(by_baseline)
-    project.run("--lmgate-update").expect(0)
-    project.gates(by_baseline, extract=None)
-    project.run().expect(0, passed=1)
-    project.model("m", RIGHT | dict.fromkeys(("q0", "q1", "q2", "q3"), "9" * 50))
-    project.run().expect(1, failed=1).says("share of cut texts 0.5 of 'm'")
+    ran.says("1 of 8 texts cut at max_new_tokens (12.5%)")
 
 
 def test_given_texts_and_functions_do_not_say_whether_they_were_cut(project: AnswersProject) -> None:
     project.gates(max_new_tokens=None, stop=None, extract=None)
-    project.write(
-        test_cut="""
-        import pytest, pytest_lmgate as lmgate
-
-        def test_fixture(cut_of):
-            assert cut_of("m", "math", max_new_tokens=40) == 1 / 8
-
-        def test_given(cut_of):
-            cut_of(predictions=["a"], references=[["a"]])
-
-        @pytest.fixture
-        def function():
-            return lambda prompts: ["a" for _ in prompts]
-
-        @pytest.mark.cut_max(lmgate.fixture("function"), "math", 0.5)
-        def test_function():
-            pass
-        """
-    )
-    ran = project.run().expect(1, failed=1, error=1, passed=1)
-    ran.says(
-        "only a model's own texts say whether they were cut", "is not known: some engines do not say, and a function"
-    )
+    function = "def function(prompts): return ['a' for _ in prompts]\n\n"
+    given = "\ndef test_given(cut_of): cut_of(predictions=['a'], references=[['a']])\n"
+    project.write(test_cut=function + marked(function="cut_max(function, 'math', 0.5)") + given)
+    ran = project.run().expect(1, failed=1, error=1).says("only a model's own texts say whether they were cut")
+    ran.says("is not known: some engines do not say, and a function")
 
 
 def test_what_cannot_be_asked_of_answers_is_told_when_the_gates_are_collected(project: AnswersProject) -> None:
@@ -238,7 +180,7 @@ def test_what_cannot_be_asked_of_answers_is_told_when_the_gates_are_collected(pr
     }
     gates = [gate(marker, limit=0.5, dataset=data, **given) for marker, data, given in wrong.values()]
     datasets = {"math": DATASET, "boxed": DATASET | {"extract": "boxed"}, "raw": DATASET | {"extract": None}}
-    project.write_gates(*gates, datasets=datasets)
+    project.gates(*gates, datasets=datasets)
     project.run("--collect-only").expect(4).says(*wrong)
 
 
@@ -252,9 +194,8 @@ def test_messages_are_read_by_the_models_template_and_an_assistants_turn_is_cont
     project.model("m", {"q0": "#### 0", "#### ": "0"})
     rows = [{"turns": CHAT, "a": "0"}, {"turns": BEGUN, "a": "0"}]
     project.gates(gate("exact_min", limit=0.1), rows=rows, **MESSAGES | {"extract": None})
-    ran = project.run("--lmgate-report", "json:report.json")
-    assert ran.code == 0, ran.text
-    assert project.report()["gates"][0]["value"] == 0.5  # one begins with the mark, which the other was given
+    _, (judged,) = project.judged(0)
+    assert judged["value"] == 0.5  # one begins with the mark, which the other was given
     read = [json.loads(line) for line in (project.folder / "read.jsonl").read_text().splitlines()]
     assert sorted(read) == ["<system>Add.\n<user>q0\n<assistant>#### ", "<system>Add.\n<user>q0<assistant>"]
 
@@ -271,5 +212,5 @@ def test_messages_that_cannot_be_are_refused(project: AnswersProject) -> None:
     for number, (turns, column) in enumerate(wrong.values()):
         write_rows(project, f"d{number}", [{"turns": turns, "a": "0"}])
         datasets[f"d{number}"] = DATASET | MESSAGES | {"path": f"d{number}.jsonl", "messages": column}
-    project.write_gates(*(gate("exact_min", limit=0.5, dataset=name) for name in datasets), datasets=datasets)
+    project.gates(*(gate("exact_min", limit=0.5, dataset=name) for name in datasets), datasets=datasets)
     project.run().expect(1, error=len(wrong)).says(*wrong)

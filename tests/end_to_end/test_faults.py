@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from tests.end_to_end.dice import DiceProject
-from tests.end_to_end.projects import COUNT_MEASUREMENTS, GATE, Project, finished, marked, wait_for
+from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project, finished, marked, wait_for
 
 
 def test_a_run_killed_while_measuring_is_resumed_and_the_next_is_right(dice: DiceProject) -> None:
@@ -45,35 +45,6 @@ def test_entries_that_cannot_be_trusted_are_set_aside_warned_of_and_measured_aga
     assert len(measured.measured) == 3
 
 
-def test_under_w_error_a_damaged_entry_is_an_error_once_and_the_measurement_is_kept(measured: Project) -> None:
-    measured.write(test_gate=GATE)
-    for entry in measured.entries:
-        entry.write_bytes(b"")
-    measured.with_torch.run("-W", "error").expect(1, error=1).says("CacheWarning", "1 gate: 1 pass")
-    measured.run("-W", "error").expect(0, passed=1)
-
-
-def test_a_read_only_cache_that_has_the_measurement_serves_it_in_silence(measured: Project) -> None:
-    measured.write(
-        test_gate=GATE,
-        conftest="""
-            import errno, os, pathlib, sys
-
-            # Root may write anywhere: what a read-only file system says is said here, of every file in the cache.
-            def refuse(event, args):
-                writes = event == "open" and args[2] & (os.O_WRONLY | os.O_RDWR)
-                changes = writes or event in ("os.mkdir", "os.rename", "os.remove")
-                if changes and ".lmgate_cache" in str(args[0]):
-                    raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(args[0]))
-
-            sys.addaudithook(refuse)
-        """,
-    )
-    before = sorted(measured.cache.rglob("*"))
-    measured.run("-W", "error").expect(0, passed=1).says("cached")
-    assert sorted(measured.cache.rglob("*")) == before
-
-
 def test_a_process_that_waits_takes_over_from_one_that_is_killed(dice: DiceProject) -> None:
     dice.models(red={"held_after": 1}).gates([("red", "one")])
     hold = dice.folder / "hold.txt"
@@ -109,9 +80,6 @@ def test_offline_says_what_is_missing_and_asks_no_network(project: Project) -> N
     )
     empty = {"HF_HOME": str(project.folder / "hub")}
     outcome = project.run("--lmgate-offline", env=empty).expect(1, error=2, passed=1)
-    outcome.says(
-        "model 'hub:no-such-org/no-such-model@v1'", "dataset 'hub:no-such-org/no-such-data'", "--lmgate-offline"
-    )
-    outcome.is_silent_on("Traceback")
-    network = project.folder / "network.txt"
-    assert not network.exists(), network.read_text()
+    outcome.says("model 'hub:no-such-org/no-such-model@v1'", "dataset 'hub:no-such-org/no-such-data'")
+    outcome.says("--lmgate-offline").is_silent_on("Traceback")
+    assert not (project.folder / "network.txt").exists()

@@ -33,8 +33,12 @@ def test_a_score_is_a_float_that_knows_its_noise_and_reads_well_in_a_failed_asse
                 assert ppl_of("sure", "words") < 16.5
         """
     )
-    outcome = measured.run().expect(1, passed=2, failed=1)
+    outcome = measured.run("--lmgate-report=json:report.json").expect(1, passed=2, failed=1)
     outcome.says("assert ppl ", "sure on words, cached) < 16.5", "= ppl_of('sure', 'words')")
+    outcome.says("measured in test_scores.py::test_fails: ppl_of ").is_silent_on("measured in test_scores.py::test_is")
+    *_, measurement = measured.report()["measurements"]
+    assert (measurement["test"], measurement["fixture"]) == ("test_scores.py::test_fails", "ppl_of")
+    assert (measurement["model"], measurement["dataset"], measurement["cached"]) == ("sure", "words", True)
 
 
 def test_whatever_cannot_be_measured_is_one_sentence_at_the_users_own_line(measured: Project) -> None:
@@ -68,50 +72,35 @@ def test_whatever_cannot_be_measured_is_one_sentence_at_the_users_own_line(measu
 
 def test_in_memory_models_and_rows_are_measured_and_cached_by_their_content(project: Project, models: Path) -> None:
     project.write(
-        where=f"MODELS = {str(models)!r}",
-        conftest="""
+        test_memory=f"""
+            import pathlib
             import pytest
-            from where import MODELS
+            import pytest_lmgate as lmgate
+
+            MODELS = pathlib.Path({str(models)!r})
 
             @pytest.fixture(scope="session")
             def pair():
                 import transformers
-                model = transformers.AutoModelForCausalLM.from_pretrained(f"{MODELS}/sure")
-                return model, transformers.AutoTokenizer.from_pretrained(f"{MODELS}/sure")
+                model = transformers.AutoModelForCausalLM.from_pretrained(MODELS / "sure")
+                return model, transformers.AutoTokenizer.from_pretrained(MODELS / "sure")
 
             @pytest.fixture
-            def texts():
-                return [" ".join(f"w{(i * 7 + j) % 50}" for i in range(30)) for j in range(3)]
-        """,
-        test_memory="""
-            import pathlib
-            import pytest
-            import pytest_lmgate as lmgate
-            from where import MODELS
+            def texts(): return [" ".join(f"w{{(i * 7 + j) % 50}}" for i in range(30)) for j in range(3)]
 
             def test_names_paths_pairs_and_pipelines_agree(ppl_of, pair):
                 import transformers
                 by_name = ppl_of("sure", "words")
-                assert not by_name.cached
-                assert ppl_of(f"{MODELS}/sure", f"{MODELS}/words.txt") == by_name
-                assert ppl_of(pathlib.Path(MODELS, "sure"), pathlib.Path(MODELS, "words.txt")).cached
-                in_memory = ppl_of(pair, "words")
-                assert not in_memory.cached and in_memory == pytest.approx(by_name, rel=1e-6)
-                assert ppl_of(pair, "words").cached
+                assert ppl_of(str(MODELS / "sure"), MODELS / "words.txt").cached
+                assert ppl_of(pair, "words") == pytest.approx(by_name, rel=1e-6)
                 pipeline = transformers.pipeline("text-generation", model=pair[0], tokenizer=pair[1])
                 assert ppl_of(pipeline, "words").cached
 
             @pytest.mark.ppl_max(lmgate.fixture("pair"), lmgate.fixture("texts"), 1e300)
             def test_marker(): pass
-        """,
-    )
-    project.run("test_memory.py").expect(0, passed=2)
-    project.write(
-        test_again="""
-            def test_another_process_finds_them_by_content_alone(ppl_of, pair, texts):
-                assert ppl_of(pair, "words").cached
-                assert ppl_of(pair, texts).cached
         """
     )
+    project.run().expect(0, passed=2)
     # The hashes of its texts begin with other random numbers.
-    project.run("test_again.py", early=True).expect(0, passed=1)
+    project.run("-k", "marker", "--lmgate-report=json:report.json", early=True).expect(0, passed=1)
+    assert project.report()["gates"][0]["cached"], "another process finds them by their content alone"

@@ -5,35 +5,30 @@ import re
 
 import pytest
 
-from tests.end_to_end.projects import FACES, Project, marked
+from tests.end_to_end.projects import FACES, Project
 
 
 def test_a_test_fails_when_its_model_is_above_the_limit_and_passes_when_it_is_not(measured: Project) -> None:
-    model = 'lmgate.fixture("model")'
-    plain = marked(
-        ppl_within='ppl_max("die", "words", 60.01)',
-        ppl_above='ppl_max("die", "words", 59.99)',
-        bpb_within='bpb_max("die", "words", 5.9)',
-        bpb_above='bpb_max("die", "words", 0.5)',
-        fixture_above=f'ppl_max({model}, "words", 59.5)',
-    )
     measured.write(
-        conftest="""
+        test_gates="""
+            import unittest
             import pytest
+            import pytest_lmgate as lmgate
 
             @pytest.fixture(scope="session")
             def model(): return "die"
 
             @pytest.fixture(params=[60.5])
-            def dataset(request, model):
-                assert model == "die"
-                return "words"
-        """,
-        test_gates=f"import pytest_lmgate as lmgate\n{plain}",
-        test_more="""
-            import unittest
-            import pytest
-            import pytest_lmgate as lmgate
+            def dataset(request, model): return "words"
+
+            @pytest.mark.ppl_max("die", "words", 60.01)
+            def test_ppl_within(): pass
+
+            @pytest.mark.ppl_max("die", "words", 59.99)
+            def test_ppl_above(): pass
+
+            @pytest.mark.bpb_max("die", "words", 0.5)
+            def test_bpb_above(): pass
 
             @pytest.mark.ppl_max(lmgate.fixture("model"), lmgate.fixture("dataset"), 60.5)
             def test_fixtures_within(dataset): pass
@@ -44,10 +39,10 @@ def test_a_test_fails_when_its_model_is_above_the_limit_and_passes_when_it_is_no
 
                 @pytest.mark.ppl_max(lmgate.fixture("model"), "words", 59.5)
                 def test_method_above(self): pass
-        """,
+        """
     )
-    outcome = measured.run("--lmgate-report", "json:report.json").expect(1, passed=4, failed=4)
-    assert len(re.findall(r"^FAILED test_\w+.py::(?:Tests::)?test_\w+_above", outcome.out, re.MULTILINE)) == 4
+    outcome = measured.run("--lmgate-report", "json:report.json").expect(1, passed=3, failed=3)
+    assert len(re.findall(r"^FAILED test_\w+.py::(?:Tests::)?test_\w+_above", outcome.out, re.MULTILINE)) == 3
     outcome.says("of 'model' on 'words'")
     ppl, _, bpb, *_ = measured.report()["gates"]
     assert ppl["value"] == pytest.approx(FACES, rel=1e-6)
@@ -64,19 +59,19 @@ def test_all_failures_of_a_test_are_shown_and_a_gate_that_cannot_be_measured_hid
                 tokenizer = None
 
                 @property
-                def model(self):
-                    raise ZeroDivisionError("a bug of the user's own")
+                def model(self): raise ZeroDivisionError("a bug of the user's own")
 
             @pytest.fixture
-            def exploding():
-                return Exploding()
+            def exploding(): return Exploding()
+
+            @pytest.fixture
+            def broken(): raise OSError("no such bucket")
 
             @pytest.mark.ppl_max("die", "words", 59)
             @pytest.mark.ppl_max("die", "words", 61)
             @pytest.mark.ppl_max("sure", "words", 58)
             @pytest.mark.bpb_max("die", "words", 0.5)
-            def test_many():
-                raise AssertionError("the body runs only when every gate holds")
+            def test_many(): raise AssertionError("the body runs only when every gate holds")
 
             @pytest.mark.ppl_max("die", "words", 57)
             @pytest.mark.ppl_max("./no_such_folder", "words", 60)
@@ -85,16 +80,19 @@ def test_all_failures_of_a_test_are_shown_and_a_gate_that_cannot_be_measured_hid
             @pytest.mark.ppl_max("die", "words", 56)
             @pytest.mark.ppl_max(lmgate.fixture("exploding"), "words", 60)
             def test_exploding(): pass
+
+            @pytest.mark.ppl_max(lmgate.fixture("broken"), "words", 60.5)
+            @pytest.mark.ppl_max("die", "words", 60.5)
+            def test_broken(): pass
         """
     )
-    outcome = measured.run("--lmgate-report", "json:report.json").expect(1, failed=1, error=2)
+    outcome = measured.run("--lmgate-report", "json:report.json").expect(1, failed=1, error=3)
     outcome.says(*(f"the limit {limit}\n" for limit in (59, 58, 0.5, 57, 56)), "no_such_folder")
-    outcome.says(
-        "ZeroDivisionError: a bug of the user's own", "raise ZeroDivisionError", "8 gates: 1 pass, 5 fail, 2 error"
-    )
+    outcome.says("ZeroDivisionError: a bug of the user's own", "raise ZeroDivisionError", "1 pass, 5 fail, 4 error")
     outcome.is_silent_on("the limit 61\n", "the body runs only")
-    verdicts = [gate["verdict"] for gate in measured.report()["gates"]]
-    assert verdicts[4:] == ["fail", "error", "fail", "error"]
+    *_, named, other = gates = measured.report()["gates"]
+    assert [gate["verdict"] for gate in gates[4:]] == ["fail", "error", "fail", "error", "error", "error"]
+    assert "OSError: no such bucket" in named["message"] + other["message"]
 
 
 def test_marks_on_classes_modules_and_parameters_are_gates(measured: Project) -> None:
@@ -115,20 +113,14 @@ def test_marks_on_classes_modules_and_parameters_are_gates(measured: Project) ->
     )
     measured.run("--lmgate-report", "json:report.json").expect(1, passed=1, failed=1).says("6 gates: 5 pass, 1 fail")
     gates = measured.report()["gates"]
+    both = [("ppl_max[die-words]", 61, "pass"), ("bpb_max[die-words]", 9, "pass")]
     assert [(gate["id"].rpartition("::")[2], gate["limit"], gate["verdict"]) for gate in gates] == [
-        ("ppl_max[die-words]", 61, "pass"),
-        ("bpb_max[die-words]", 9, "pass"),
-        ("ppl_max[die-words#2]", 60.5, "pass"),
-        ("ppl_max[die-words]", 61, "pass"),
-        ("bpb_max[die-words]", 9, "pass"),
-        ("ppl_max[die-words#2]", 59.5, "fail"),
-    ]
+        *both, ("ppl_max[die-words#2]", 60.5, "pass"), *both, ("ppl_max[die-words#2]", 59.5, "fail"),
+    ]  # fmt: skip
     assert len({gate["id"] for gate in gates}) == 6
 
 
-def test_strict_xfail_fails_when_the_gate_holds_and_nothing_that_skips_in_the_body_hides_a_failing_gate(
-    measured: Project,
-) -> None:
+def test_strict_xfail_fails_when_the_gate_holds_and_no_skip_in_the_body_hides_a_failing_gate(measured: Project) -> None:
     measured.write(
         test_gate="""
             import unittest
@@ -145,30 +137,22 @@ def test_strict_xfail_fails_when_the_gate_holds_and_nothing_that_skips_in_the_bo
             def test_no_longer_bad(): pass
 
             @fails
-            def test_skips():
-                pytest.skip("not today")
+            def test_skips(): pytest.skip("not today")
 
             @fails
-            def test_expects():
-                pytest.xfail("known")
+            def test_expects(): pytest.xfail("known")
 
             class Tests(unittest.TestCase):
                 @fails
-                def test_skips(self):
-                    self.skipTest("not today")
+                def test_skips(self): self.skipTest("not today")
         """
     )
     outcome = measured.run().expect(1, xfailed=1, failed=4)
     outcome.says("[XPASS(strict)]", "FAILED test_gate.py::test_no_longer_bad")
 
 
-@pytest.mark.parametrize(
-    ("way_out", "workers"),
-    [("pytest.skip('no')", ("-n", "2")), ("pytest.xfail('no')", ())],
-)
-def test_a_gate_that_is_skipped_while_it_is_measured_hides_no_failing_gate(
-    measured: Project, way_out: str, workers: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("way_out", ["skip", "xfail"])
+def test_a_gate_that_is_skipped_while_it_is_measured_hides_no_failing_gate(measured: Project, way_out: str) -> None:
     measured.write(
         test_gate=f"""
             import pytest
@@ -176,7 +160,7 @@ def test_a_gate_that_is_skipped_while_it_is_measured_hides_no_failing_gate(
 
             @pytest.fixture
             def system():
-                return lambda prompts: {way_out}
+                return lambda prompts: pytest.{way_out}("no")
 
             @pytest.fixture
             def rows(): return [{{"source": "a", "references": "b"}}]
@@ -203,35 +187,24 @@ def test_a_gate_that_is_skipped_while_it_is_measured_hides_no_failing_gate(
             def test_skipped(): pass
         """
     )
-    last = {"xfailed": 1} if "xfail" in way_out else {"skipped": 1}
-    outcome = measured.run(*workers).expect(1, failed=2, error=1, **last)
+    last = {"xfailed": 1} if way_out == "xfail" else {"skipped": 1}
+    outcome = measured.run("-n", "2").expect(1, failed=2, error=1, **last)
     outcome.says("FAIL     test_gate.py::test_after::ppl_max[die-words]", "4 gates: 1 pass, 2 fail, 1 error")
 
 
-def test_a_gate_that_a_fixture_adds_to_its_own_test_is_judged(measured: Project) -> None:
+def test_a_gate_that_a_fixture_adds_is_judged_and_one_added_later_fails_its_test(measured: Project) -> None:
     measured.write(
         test_gate="""
             import pytest
+
+            BAD = pytest.mark.ppl_max("sure", "words", 60.5)
 
             @pytest.fixture(params=[60.5, 59.5, -1])
             def gated(request):
                 request.node.add_marker(pytest.mark.ppl_max("die", "words", request.param))
 
             @pytest.mark.bpb_max("die", "words", 9)
-            def test_late(gated): pass
-        """
-    )
-    outcome = measured.run("-n", "2").expect(1, passed=1, failed=1, error=1)
-    outcome.says("the limit 59.5", "limit: ", "5 gates: 3 pass, 1 fail, 1 error")
-    measured.run("--no-lmgate", "-rs").expect(0, skipped=3).says("--no-lmgate: gates are not judged")
-
-
-def test_a_gate_that_is_added_after_the_setup_fails_its_test(measured: Project) -> None:
-    measured.write(
-        test_gate="""
-            import pytest
-
-            BAD = pytest.mark.ppl_max("sure", "words", 60.5)
+            def test_in_setup(gated): pass
 
             @pytest.fixture
             def adds(request):
@@ -244,9 +217,6 @@ def test_a_gate_that_is_added_after_the_setup_fails_its_test(measured: Project) 
 
             def test_body(request):
                 request.node.add_marker(BAD)
-
-            def test_body_that_skips(request):
-                request.node.add_marker(BAD)
                 pytest.skip("enough")
 
             @pytest.mark.ppl_max("die", "words", 60.5)
@@ -258,10 +228,11 @@ def test_a_gate_that_is_added_after_the_setup_fails_its_test(measured: Project) 
 
             def test_teardown(adds_at_its_end): pass
 
-            def test_plain(adds_at_its_end, request):
+            def test_plain(adds_at_its_end):
                 pytest.skip("a skip alone hides nothing but itself")
         """
     )
-    outcome = measured.run("-n", "2").expect(1, failed=4, passed=1, skipped=1, error=2)
-    outcome.says("test_body: a gate was added too late", "test_teardown: a gate was added too late (ppl_max)")
-    measured.run("--no-lmgate").expect(0, passed=3, skipped=3)
+    outcome = measured.run("-n", "2").expect(1, failed=4, passed=2, skipped=1, error=3)
+    outcome.says("the limit 59.5", "limit: ", "test_body: a gate was added too late")
+    outcome.says("test_teardown: a gate was added too late (ppl_max)")
+    measured.run("--no-lmgate", "-rs").expect(0, passed=2, skipped=6).says("--no-lmgate: gates are not judged")

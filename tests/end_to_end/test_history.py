@@ -33,11 +33,9 @@ def test_a_record_says_which_commit_was_measured_and_what_each_gate_found(measur
     (path,) = (measured.folder / "runs").iterdir()
     assert re.fullmatch(rf"\d{{8}}T\d{{6}}Z-{commit[:12]}-[0-9a-f]{{12}}\.json", path.name)
     (record,) = records(measured)
-    assert record["run"]["commit"] == commit[:12]
-    assert record["run"]["branch"] == "main"
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", record["run"]["date"])
-    assert record["run"]["stopped"] is False
-    assert record["problems"] == []
+    run = record["run"]
+    assert (run["commit"], run["branch"], run["stopped"], record["problems"]) == (commit[:12], "main", False, [])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", run["date"])
     assert record["environment"]["packages"]["torch"]
     for gate, one in zip(record["gates"], measured.report()["gates"], strict=True):
         for key in ("id", "verdict", "value", "limit", "interval", "signature", "direction", "device", "identity"):
@@ -45,21 +43,16 @@ def test_a_record_says_which_commit_was_measured_and_what_each_gate_found(measur
     assert [gate["verdict"] for gate in record["gates"]] == ["pass", "fail"]
 
 
-def test_each_run_has_a_file_of_its_own_also_at_a_uri_and_with_workers_the_controller_writes_it(
-    measured: Project,
-) -> None:
+def test_each_run_has_a_file_of_its_own_also_at_a_uri_and_written_by_the_controller(measured: Project) -> None:
     uri = f"file://{measured.folder}/runs"
     measured.write(test_gate=TWO_GATES, pytest_ini=f"[pytest]\nlmgate_history = {uri}\n")
-    for arguments in ((), ("-n", "2"), ()):
+    for arguments in ((), ("-n", "2")):
         measured.run(*arguments).expect(1, passed=1, failed=1)
-    one, two, three = records(measured)
-    assert len({one["run"]["id"], two["run"]["id"], three["run"]["id"]}) == 3
-    for record in (one, two, three):
-        for gate in record["gates"]:
-            del gate["cached"], gate["seconds"]
-    assert one["gates"] == two["gates"] == three["gates"]
+    one, two = records(measured)
+    assert one["run"]["id"] != two["run"]["id"]
+    assert [gate["value"] for gate in one["gates"]] == [gate["value"] for gate in two["gates"]]
     passing, _ = lmgate_json(measured.folder, "history", uri)["gates"]
-    assert [run["verdict"] for run in passing["runs"]] == ["pass"] * 3
+    assert [run["verdict"] for run in passing["runs"]] == ["pass"] * 2
     lmgate(measured.folder, "history", f"{uri}/none", code=3).says(f"{uri}/none: expected records", "found none")
 
 
@@ -72,22 +65,6 @@ def test_a_run_that_measured_nothing_leaves_no_record(measured: Project) -> None
     measured.write(test_gate="def test_plain(): pass\n")
     measured.run("--lmgate-history=runs").expect(0, passed=1)
     assert not (measured.folder / "runs").exists()
-
-
-def test_a_uri_of_no_known_store_is_refused_before_anything_is_measured(measured: Project) -> None:
-    measured.write(test_gate=GATE)
-    done = measured.run("--lmgate-history=nosuch://me:secret@bucket/runs", "-n", "2").expect(4)
-    done.says("--lmgate-history: ", "nosuch://***@bucket/runs").is_silent_on("secret", "Traceback")
-    offline = measured.run("--lmgate-history=memory://runs", "--lmgate-offline").expect(4)
-    offline.says("--lmgate-history memory://runs", "--lmgate-offline")
-
-
-def test_a_pull_request_from_a_fork_records_nothing_at_a_uri(measured: Project, tmp_path: Path) -> None:
-    measured.write(test_gate=GATE)
-    fork = {"CI_MERGE_REQUEST_SOURCE_PROJECT_ID": "7", "CI_MERGE_REQUEST_PROJECT_ID": "1"}
-    done = measured.run(f"--lmgate-history=file://{tmp_path}/runs", env=fork).expect(0, passed=1)
-    done.says(f"--lmgate-history file://{tmp_path}/runs: ", "fork")
-    assert not (tmp_path / "runs").exists()
 
 
 def test_reports_have_the_runs_of_each_gate_with_this_one_last(measured: Project) -> None:
@@ -106,10 +83,3 @@ def test_reports_have_the_runs_of_each_gate_with_this_one_last(measured: Project
     next((measured.folder / "runs").iterdir()).write_text("{")
     done = measured.run("--lmgate-report=html:report.html").expect(1, failed=1)
     done.says("the reports have no history: ", "no JSON report, or record of --lmgate-history")
-
-
-def test_a_history_that_cannot_be_written_fails_the_session(measured: Project) -> None:
-    measured.write(test_gate=GATE)
-    (measured.folder / "file").touch()
-    outcome = measured.run("--lmgate-history", "file/runs").expect(1, passed=1)
-    outcome.says("--lmgate-history ", "file/runs: cannot be written: ")

@@ -38,27 +38,6 @@ def test_names_of_a_config_and_of_lmgate_yaml_are_shown_as_escapes(measured: Pro
     _says_nothing_that_is_obeyed(outcome.text)
 
 
-def test_what_a_model_wrote_is_no_command_in_a_log(measured: Project) -> None:
-    measured.write(
-        test_gate="""
-            import pytest
-            import pytest_lmgate as lmgate
-
-            @pytest.fixture
-            def system():
-                return lambda prompts: ["::error::obey", "##vso[task.complete]"]
-
-            @pytest.fixture
-            def rows(): return [{"source": "a", "references": "b"}] * 2
-
-            @pytest.mark.exact_min(lmgate.fixture("system"), lmgate.fixture("rows"), 0.5)
-            def test_gate(): pass
-        """
-    )
-    outcome = measured.run().expect(1, failed=1).says(r"\::error::obey", r"#\#vso[task.complete]")
-    outcome.is_silent_on("##vso[")
-
-
 def test_a_password_in_a_url_is_masked_wherever_it_would_be_shown(measured: Project) -> None:
     url = "https://user:secret@example.org/org/model"
     measured.add("models", far=f"path: '{url}'")

@@ -28,28 +28,14 @@ def hub(project: Project, models: Path) -> dict[str, str]:
     return {"HF_HOME": str(home), "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
 
 
-def test_a_pinned_model_in_the_hub_cache_needs_no_network(project: Project, hub: dict[str, str]) -> None:
-    project.write(test_hub=marked(pinned=f"ppl_max('hub:org/die@{COMMIT}', 'words', 60.5)"))
-    project.run(env=hub).expect(0, passed=1)
-    # It was measured, and is found again.
-    project.run(env=hub, torch_free=True).expect(0, passed=1).says("cached")
-
-
-def test_a_tokenizer_may_come_from_the_hub_as_a_model_does(project: Project, models: Path, hub: dict[str, str]) -> None:
-    tokenizer = f"hub:org/die@{COMMIT}"
-    for file in project.model("bare", models / "die").glob("tokenizer*"):
-        file.unlink()
-    project.add("models", bare=f"path: bare, tokenizer: '{tokenizer}'")
-    project.write(test_hub="def test_bare(ppl_of):\n    assert ppl_of('bare', 'words') < 60.5")
-    project.run("--lmgate-offline", env=hub).expect(0, passed=1)
-
-
-def test_trusted_files_of_the_hub_are_not_read_for_the_address_and_another_blob_is_another_model(
+def test_a_pinned_model_in_the_cache_needs_no_network_and_if_trusted_no_digest(
     project: Project, hub: dict[str, str]
 ) -> None:
-    project.write(test_hub=marked(pinned="ppl_max('pinned', 'words', 60.5)"))
+    pinned = "ppl_max('pinned', 'words', 60.5)"
     project.add("models", pinned=f"hub: org/die, revision: {COMMIT}, trust: hub")
-    project.run(env=hub).expect(0, passed=1)
+    project.write(test_hub=marked(pinned=pinned, untrusted=f"ppl_max('hub:org/die@{COMMIT}', 'words', 60.5)"))
+    project.run(env=hub).expect(0, passed=2)
+    project.write(test_hub=marked(pinned=pinned))
     weights = next(Path(hub["HF_HOME"]).rglob("snapshots/*/model.safetensors"))
     blob = weights.resolve()
     blob.write_bytes(blob.read_bytes()[::-1])  # what trusting the name does not see

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,16 +42,12 @@ def _measuring(dice: DiceProject, *options: str) -> Any:
     (dice.folder / "hold.txt").touch()
     process = dice.start("-p", "from_terminal", "--lmgate-report=json:report.json", *options)
     wait_for((dice.folder / "reported.txt").exists, "one gate is judged")
-    wait_for(lambda: len(_files(dice, "lmgate")) == 1 and _files(dice, "partial"), "one is measured, another half way")
+    wait_for(lambda: len(dice.entries) == 1 and dice.partials, "one is measured, another half way")
     return process
 
 
-def _files(dice: DiceProject, suffix: str) -> list[Path]:
-    return list((dice.folder / ".lmgate_cache").glob(f"token-nll/*/*.{suffix}"))
-
-
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
-def test_a_signal_from_the_terminal_ends_with_a_summary_and_keeps_what_was_measured(
+def test_a_signal_from_the_terminal_ends_with_a_summary_and_keeps_the_rest(
     dice: DiceProject, workers: tuple[str, ...]
 ) -> None:
     process = _measuring(dice, *workers)
@@ -64,7 +59,7 @@ def test_a_signal_from_the_terminal_ends_with_a_summary_and_keeps_what_was_measu
     at = re.search(r"lmgate: b on two: interrupted at (\d+%); this part is kept", outcome.text)
     assert at is not None, outcome.text
     assert [gate["verdict"] for gate in dice.report()["gates"]] == ["pass"]
-    assert (len(_files(dice, "lmgate")), len(_files(dice, "partial"))) == (1, 1)
+    assert (len(dice.entries), len(dice.partials)) == (1, 1)
     (dice.folder / "hold.txt").unlink()
     resumed = dice.run("-W", "error", "--lmgate-explain-cache").expect(0, passed=2)
     resumed.says("cached", f"lmgate: b on two: resumed at {at[1]}", "miss, partial: ")
@@ -80,6 +75,6 @@ def test_a_second_signal_ends_at_once_and_what_was_kept_stays(dice: DiceProject)
     finished(process, timeout=60)
     assert process.returncode not in (0, 1)
     assert time.monotonic() - begun < 30
-    assert (len(_files(dice, "lmgate")), len(_files(dice, "partial"))) == (1, 1)
+    assert (len(dice.entries), len(dice.partials)) == (1, 1)
     (dice.folder / "hold.txt").unlink()
     dice.run("lmgate.yaml", "-W", "error").expect(0, passed=2).says("lmgate: b on two: resumed at ")

@@ -27,34 +27,19 @@ def test_gates_above_the_folder_that_pytest_is_called_in_are_named(gated: Projec
 
 
 def test_gates_that_are_left_out_on_purpose_are_not_named(gated: Project) -> None:
-    for options in (
-        ("-k", "plain"),
-        ("--ignore", "lmgate.yaml"),
-        ("tests/test_plain.py::test_plain",),
-        ("tests", "--lf"),
-        ("tests", "--no-lmgate"),
-    ):
-        gated.run(*options, "--lmgate-require-all").expect(0, passed=1).is_silent_on("not collected")
+    for options in ("-k plain", "--ignore lmgate.yaml", "tests/test_plain.py::test_plain", "tests --no-lmgate"):
+        gated.run(*options.split(), "--lmgate-require-all").expect(0, passed=1).is_silent_on("not collected")
 
 
 def test_a_session_may_be_refused_that_leaves_gates_out(gated: Project) -> None:
-    for option, ini, environment in (
-        ("-v", "lmgate_require_all = true\n", {}),
-        ("-v", "", {"LMGATE_REQUIRE_ALL": "1"}),
-    ):
-        gated.write(pytest_ini=f"[pytest]\n{ini}")
-        outcome = gated.run("tests", option, env=environment).expect(4)
-        outcome.is_silent_on("Traceback", "INTERNALERROR")
-        assert outcome.text.count(f"--lmgate-require-all: {PATHS}") == 1, outcome.text
+    outcome = gated.run("tests", env={"LMGATE_REQUIRE_ALL": "1"}).expect(4).is_silent_on("Traceback", "INTERNALERROR")
+    assert outcome.text.count(f"--lmgate-require-all: {PATHS}") == 1, outcome.text
 
 
-@pytest.mark.parametrize("options", [(), ("-n", "2")])
-def test_a_session_may_be_refused_that_has_lost_its_gates(measured: Project, options: tuple[str, ...]) -> None:
-    measured.write(test_plain="def test_plain(): pass\n")
-    measured.run(*options).expect(0, passed=1).is_silent_on("lmgate:")
-    measured.run("--lmgate-require-all", *options).expect(0, passed=1)
+def test_a_session_may_be_refused_that_has_lost_its_gates(measured: Project) -> None:
+    measured.write(test_plain="def test_plain(): pass\n").run("--lmgate-require-all", "-n", "2").expect(0, passed=1)
     (measured.folder / "lmgate.yaml").unlink()
-    outcome = measured.run("--lmgate-require-all", *options).expect(4).is_silent_on("Traceback", "INTERNALERROR")
+    outcome = measured.run("--lmgate-require-all", "-n", "2").expect(4).is_silent_on("Traceback", "INTERNALERROR")
     assert outcome.text.count("--lmgate-require-all: no test has a gate, and there is no") == 1, outcome.text
 
 

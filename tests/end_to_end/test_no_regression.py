@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project, finished, marked
+from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project, marked
 
 BASELINE = "no_regression('ppl', 'die', 'words', '1%')"
 AGAINST_BASELINE = marked(gate=BASELINE)
@@ -44,7 +44,7 @@ def test_a_model_against_itself_passes_with_a_change_of_exactly_zero_if_the_gate
         assert (gate["spread"]["worse"], gate["spread"]["better"], gate["spread"]["bins"]) == (0, 0, [])
 
 
-def test_a_candidate_with_the_weights_of_its_reference_is_an_error_also_if_it_was_saved_again(
+def test_a_candidate_with_the_weights_of_its_reference_is_an_error_also_saved_again(
     measured: Project, models: Path
 ) -> None:
     again = measured.model("again", models / "die")
@@ -52,49 +52,34 @@ def test_a_candidate_with_the_weights_of_its_reference_is_an_error_also_if_it_wa
     (again / "config.json").write_text(json.dumps(config | {"transformers_version": "5.0"}))
     measured.add("models", half=f"path: {models}/die, dtype: bfloat16")
     gate = "no_regression('ppl', {}, 'words', '90%', against='die'{})".format
-    measured.write(
-        test_gate=marked(
-            again=gate("'./again'", ""), again_meant=gate("'./again'", ", same=True"), another_dtype=gate("'half'", "")
-        )
-    )
+    gates = {"again": gate("'./again'", ""), "meant": gate("'./again'", ", same=True"), "dtype": gate("'half'", "")}
+    measured.write(test_gate=marked(**gates))
     done = measured.with_torch.run().expect(1, error=1, passed=2)
     done.says("'./again' has the same weights as 'die', digest by digest", "write same: true")
 
 
 def test_a_worse_model_fails_with_all_that_is_needed_to_believe_it(measured: Project) -> None:
-    measured.write(
-        test_gate="""
-            import pytest
-
-            @pytest.mark.no_regression("ppl", "sure", "words", "1%", against="die", confidence=0.99)
-            def test_gate(): raise AssertionError("the body must not run")
-        """
-    )
+    gate = marked(gate='no_regression("ppl", "sure", "words", "1%", against="die", confidence=0.99)')
+    measured.write(test_gate=gate.replace("pass", "raise AssertionError('the body must not run')"))
     done = measured.with_torch.run("--assert=plain", "--lmgate-report", "json:report.json").expect(1, failed=1)
     done.says("of the model 'die': FAIL at a tolerance of 1%", "99% confidence", "1 gate: 1 fail")
     done.says("reproduce  pytest test_gate.py::test_gate\n", "test_gate.py:3\n").is_silent_on("the body must not run")
-    assert measured.report()["gates"][0]["layers"] == "lmgate why sure words --against die --protocol sliding"
-    comparison = measured.report()["gates"][0]["comparison"]
+    (judged,) = measured.report()["gates"]
+    assert judged["layers"] == "lmgate why sure words --against die --protocol sliding"
+    comparison = judged["comparison"]
     assert comparison["lower"] > comparison["tolerance"]["size"] == 0.01
-    assert comparison["against"] == "model 'die'"
-    assert measured.report()["gates"][0]["limit"] == pytest.approx(60.6)
+    assert (comparison["against"], judged["limit"]) == ("model 'die'", pytest.approx(60.6))
 
 
 def test_another_tokenizer_is_refused_and_bits_per_byte_are_offered(project: Project, models: Path) -> None:
     file = project.model("joined", models / "die") / "tokenizer.json"
     state = json.loads(file.read_text(encoding="utf-8"))
-
-    def write(*words: str) -> None:
-        state["model"]["vocab"] = {word: number for number, word in enumerate(words)}
-        file.write_text(json.dumps(state), encoding="utf-8")
-
-    # The same words under other numbers.
-    first, *others = state["model"]["vocab"]
-    write(first, *others[::-1])
+    first, *others = state["model"]["vocab"]  # the same words under other numbers
+    state["model"]["vocab"] = {word: number for number, word in enumerate([first, *others[::-1]])}
+    file.write_text(json.dumps(state), encoding="utf-8")
     itself = "against='die', same=True"
-    rows = "".join(json.dumps({"text": f"w{i} w5 w{i + 1} w{i + 2}"}) + "\n" for i in range(1, 20))
     project.write(
-        rows_jsonl=rows,
+        rows_jsonl="".join(json.dumps({"text": f"w{i} w5 w{i + 1} w{i + 2}"}) + "\n" for i in range(1, 20)),
         test_gate=marked(
             tokens=f"no_regression('ppl', './joined', './rows.jsonl', '1%', {itself})",
             bytes=f"no_regression('bpb', './joined', './rows.jsonl', '1%', {itself}, protocol='document')",
@@ -102,9 +87,6 @@ def test_another_tokenizer_is_refused_and_bits_per_byte_are_offered(project: Pro
     )
     done = project.run().expect(1, passed=1, error=1)
     done.says("the tokens differ", "bits per byte", "'bpb' with protocol='lm-eval'")
-    write(first, *("gone" if word == "w5" else word for word in others))
-    lost = project.run().expect(1, error=2)
-    lost.says("does not give the text back by decode(encode(text))", "nothing there", "the tokenizer of './joined'")
 
 
 # Inconclusive.
@@ -127,9 +109,7 @@ def noisy_bounds(project: Project) -> tuple[float, float, float]:
     return comparison["lower"], comparison["degradation"], comparison["upper"]
 
 
-def test_inconclusive_passes_within_the_tolerance_fails_beyond_it_and_always_fails_in_strict_mode(
-    noisy: Project,
-) -> None:
+def test_inconclusive_passes_within_the_tolerance_and_fails_beyond_it_and_in_strict_mode(noisy: Project) -> None:
     lower, measured, upper = noisy_bounds(noisy)
     assert lower < measured < upper
     within, beyond = (measured + upper) / 2, (measured + lower) / 2
@@ -151,12 +131,13 @@ def test_inconclusive_passes_within_the_tolerance_fails_beyond_it_and_always_fai
 
 def test_a_gate_without_a_baseline_fails_with_the_command_that_makes_one(measured: Project) -> None:
     measured.write(test_gate=AGAINST_BASELINE)
-    done = measured.run().expect(1, error=1)
-    done.says("no baseline", "pytest test_gate.py::test_gate --lmgate-update-new-only", "1 gate: 1 error")
+    done = measured.run().expect(1, error=1).says("no baseline", "1 gate: 1 error")
     command = re.search(r"pytest (test_gate\S+) (--lmgate-update-new-only)", done.text)
     assert command is not None
     measured.run(*command.groups()).expect(0, passed=1).says("baseline lmgate-baseline.json: 1 new; commit it")
     measured.run().expect(0, passed=1).says("PASS", "+0% [+0, +0]")
+    baseline(measured).write_text("{")
+    measured.run("-n", "2").expect(4).says("lmgate-baseline.json").is_silent_on("Traceback", "INTERNALERROR")
 
 
 RED, GREEN = "\x1b[31m", "\x1b[32m"
@@ -172,14 +153,14 @@ def test_an_update_says_what_the_old_baseline_would_have_decided(measured: Proje
     done = measured.run("--lmgate-update", "--color=yes", "--lmgate-report", "json:report.json", "-n", "2").expect(0)
     own = [line for line in done.out.splitlines() if "baseline of test_" in line]
     lines = {line.rpartition("::")[0].rpartition("::")[2]: line for line in own}
-    assert set(lines) == {"test_worse", "test_better", "test_unchanged", "test_gate"}
-    assert lines["test_worse"].startswith(RED)
-    assert ": 60 -> " in lines["test_worse"]
-    assert "% WORSE: by the old baseline FAIL " in lines["test_worse"]
-    assert lines["test_better"].startswith(GREEN)
-    assert "% better: by the old baseline PASS " in lines["test_better"]
-    assert lines["test_unchanged"].endswith(", unchanged")
-    assert ": new, " in lines["test_gate"]
+    for test, pattern in {
+        "test_worse": rf"{re.escape(RED)}.*: 60 -> .*% WORSE: by the old baseline FAIL .*",
+        "test_better": rf"{re.escape(GREEN)}.*% better: by the old baseline PASS .*",
+        "test_unchanged": ".*, unchanged",
+        "test_gate": ".*: new, .*",
+    }.items():
+        assert re.fullmatch(pattern, lines.pop(test))
+    assert not lines
     previous = {gate["test"].rpartition("::")[2]: gate["previous"] for gate in measured.report()["gates"]}
     assert previous["test_worse"]["value"] == pytest.approx(60)
     assert previous["test_worse"]["comparison"]["decision"] == "fail"
@@ -188,9 +169,8 @@ def test_an_update_says_what_the_old_baseline_would_have_decided(measured: Proje
 
 
 def test_only_gates_that_ran_or_are_new_are_written(measured: Project) -> None:
-    def entries() -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(baseline(measured).read_text(encoding="utf-8"))["gates"]
-        return found
+    def entries() -> Any:
+        return json.loads(baseline(measured).read_text(encoding="utf-8"))["gates"]
 
     with_baseline(measured, TWO_GATES)
     before = entries()
@@ -206,16 +186,6 @@ def test_only_gates_that_ran_or_are_new_are_written(measured: Project) -> None:
     assert len(entries()) == 3
 
 
-def test_an_update_is_refused_in_ci_unless_forced_and_writes_no_date_where_nothing_changed(measured: Project) -> None:
-    with_baseline(measured).run("--lmgate-update", env={"CI": "true"}).expect(4).says("--lmgate-update: ", "CI=true")
-    # Written at another commit on another day: what has not changed is no diff.
-    text = re.sub(r'"date": "[^"]+"', '"date": "2001-01-31"', baseline(measured).read_text(encoding="utf-8"))
-    baseline(measured).write_text(text, encoding="utf-8")
-    done = measured.run("--lmgate-update", "--lmgate-force-update", env={"CI": "true"}).expect(0, passed=1)
-    done.says("baseline lmgate-baseline.json: 1 unchanged\n")
-    assert baseline(measured).read_text(encoding="utf-8") == text
-
-
 def test_neither_the_ini_file_nor_the_environment_can_turn_an_update_on(measured: Project) -> None:
     measured.write(test_gate=AGAINST_BASELINE)
     measured.run(env={"LMGATE_UPDATE": "1"}).expect(4).says("LMGATE_UPDATE")
@@ -227,15 +197,13 @@ def test_neither_the_ini_file_nor_the_environment_can_turn_an_update_on(measured
     assert not baseline(measured).exists()
 
 
+CONTEXT = '"max_position_embeddings": {}'.format
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new", "says"),
     [
-        (
-            "config.json",
-            '"max_position_embeddings": 32',
-            '"max_position_embeddings": 16',
-            "sliding|max_length:16|stride:8|",
-        ),
+        ("config.json", CONTEXT(32), CONTEXT(16), "sliding|max_length:16|stride:8|"),
         ("tokenizer.json", '"w1"', '"W1"', "the tokens differ"),
     ],
 )
@@ -254,80 +222,28 @@ def test_a_baseline_of_something_else_is_an_error_that_says_what(
 
 
 def test_a_gate_whose_arguments_changed_has_no_baseline_and_is_not_measured_to_find_out(measured: Project) -> None:
-    with_baseline(measured)
-    measured.write(test_gate=marked(gate=f"{BASELINE[:-1]}, stride=8)"), conftest=COUNT_MEASUREMENTS)
+    with_baseline(measured).write(test_gate=marked(gate=f"{BASELINE[:-1]}, stride=8)"), conftest=COUNT_MEASUREMENTS)
     measured.run().expect(1, error=1).says("no baseline: ", "the entry of test_gate.py::test_gate::no_regression:ppl[")
     assert measured.measured == []
 
 
-def test_an_update_says_what_it_wrote_anew_though_the_value_is_the_same(measured: Project) -> None:
+def test_an_update_writes_no_date_where_nothing_changed_and_other_hardware_is_shown(measured: Project) -> None:
     text = baseline(with_baseline(measured)).read_text(encoding="utf-8")
-    for old, new, says in (
-        (r'"data": "\w{6}', '"data": "000000', ("60 -> 60: ", "the two sides used different data")),
-        (r'"torch": "\w+', '"torch": "1', ("60, unchanged, measured elsewhere",)),
+    forced = ("--lmgate-update", "--lmgate-force-update")
+    for pattern, new, says in (
+        (r'"date": "[^"]+"', '"date": "2001-01-31"', ("1 unchanged\n",)),
+        (
+            r'"data": "\w{6}',
+            '"data": "000000',
+            ("1 changed; commit it", "60 -> 60: ", "the two sides used different data"),
+        ),
+        (r'"torch": "\w+', '"torch": "1', ("1 changed; commit it", "60, unchanged, measured elsewhere")),
     ):
-        baseline(measured).write_text(re.sub(old, new, text), encoding="utf-8")
-        measured.run("--lmgate-update").expect(0).says("1 changed; commit it", *says)
-
-
-def test_other_hardware_and_versions_are_shown_and_judged_all_the_same(measured: Project) -> None:
-    with_baseline(measured)
-    text = baseline(measured).read_text(encoding="utf-8")
+        changed = re.sub(pattern, new, text)
+        baseline(measured).write_text(changed, encoding="utf-8")
+        measured.run(*forced, env={"CI": "true"}).expect(0).says(*says)
+        assert (baseline(measured).read_text(encoding="utf-8") == changed) == ("date" in pattern)
     text = re.sub(r'"torch": "[^"]+"', '"torch": "1.0"', text)
     baseline(measured).write_text(re.sub(r'"hardware": "[^"]*"', '"hardware": "Z80"', text), encoding="utf-8")
     done = measured.run().expect(0, passed=1)
     done.says("baseline of 1 gate measured elsewhere: hardware: Z80 then, ", "; torch: 1.0 then, 2")
-    other_model(measured, "sure")
-    measured.with_torch.run().expect(1, failed=1).says("note       hardware: Z80 then, ", "torch: 1.0 then, 2")
-
-
-# Kills itself just before the new file takes the old one's place.
-KILL_AT_REPLACE = """
-    import os, pathlib, signal
-
-    plain = pathlib.Path.replace
-
-    def replace(self, target):
-        if pathlib.Path(target).name == "lmgate-baseline.json" and "KILL" in os.environ:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return plain(self, target)
-
-    pathlib.Path.replace = replace
-"""
-
-
-def test_a_kill_during_an_update_leaves_the_old_file_whole(measured: Project) -> None:
-    with_baseline(measured)
-    before = baseline(measured).read_bytes()
-    other_model(measured, "sure")
-    measured.write(conftest=KILL_AT_REPLACE)
-    assert measured.run("--lmgate-update", env={"KILL": "1"}).code < 0
-    assert baseline(measured).read_bytes() == before
-    another = measured.folder / ".lmgate-baseline.other.json-0123456789abcdef0123456789abcdef.tmp"
-    another.write_text("of a session that is writing another file")
-    assert len(list(measured.folder.glob(".lmgate-baseline.*.tmp"))) == 2
-    measured.run("--lmgate-update").expect(0, passed=1).says("1 changed")
-    assert baseline(measured).read_bytes() != before
-    assert list(measured.folder.glob(".lmgate-baseline.*.tmp")) == [another]
-
-
-def test_two_sessions_that_update_at_once_both_end_up_in_the_file(measured: Project) -> None:
-    measured.write(
-        test_one=AGAINST_BASELINE,
-        test_two=AGAINST_BASELINE,
-        conftest="""
-            import os, pathlib, time
-
-            def pytest_sessionfinish():  # both are here before either writes
-                here = pathlib.Path(__file__).parent
-                (here / os.environ["ME"]).touch()
-                while not all((here / name).exists() for name in ("one", "two")):
-                    time.sleep(0.01)
-        """,
-    )
-    both = [
-        measured.start("--lmgate-update", f"test_{name}.py", env={"ME": name}, fresh=False) for name in ("one", "two")
-    ]
-    for process in both:
-        finished(process).expect(0, passed=1)
-    assert len(json.loads(baseline(measured).read_text(encoding="utf-8"))["gates"]) == 2

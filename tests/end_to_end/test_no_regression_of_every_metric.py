@@ -29,6 +29,7 @@ GATES = {
     "median": '"median", MODEL, "chains", 0.1',
 }
 """The arguments of each metric's marker; "length" and "median" are a user's, a mean and not a mean."""
+OF_USERS = {"length", "median"}
 ELSEWHERE = {"pppl", "cut"}  # by the baseline below, since there is one masked model; and in test_answers.py
 USERS_METRICS = """
     import numpy as np
@@ -64,10 +65,7 @@ def project(writing: Project, writers: Path) -> Project:
 
 
 def test_every_metric_is_tried() -> None:
-    assert {row.name for row in METRICS.values() if row.is_comparable} == (GATES.keys() | ELSEWHERE) - {
-        "length",
-        "median",
-    }
+    assert {row.name for row in METRICS.values() if row.is_comparable} == (GATES.keys() | ELSEWHERE) - OF_USERS
 
 
 def test_the_same_model_passes_and_a_worse_one_fails_by_every_metric(project: Project) -> None:
@@ -99,41 +97,24 @@ def test_every_metric_goes_by_the_baseline(project: Project) -> None:
 
 
 def test_a_function_and_a_masked_model_go_by_the_baseline(project: Project) -> None:
-    project.write(
-        conftest="""
-            import os
-            import pytest
-
-            @pytest.fixture
-            def system():
-                return lambda prompts: [os.environ["SAYS"] for _ in prompts]
-        """,
-        test_gate="""
-            import pytest
-            import pytest_lmgate as lmgate
-
-            @pytest.mark.no_regression("chrf", lmgate.fixture("system"), "chains", "1%")
-            def test_function(): pass
-
-            @pytest.mark.no_regression("pppl", "masked", "text", "1%")
-            def test_masked(): pass
-        """,
-    )
+    function = "import os\n\ndef system(prompts): return [os.environ['SAYS'] for _ in prompts]\n"
+    masked = 'no_regression("pppl", "masked", "text", "1%")'
+    gate = 'no_regression("chrf", system, "chains", "1%")'
+    project.write(test_gate=function + marked(function=gate, masked=masked))
     project.run("--lmgate-update", env={"SAYS": "two three"}).expect(0, passed=2)
     project.run(env={"SAYS": "two three"}, torch_free=True).expect(0, passed=2)
     project.run(env={"SAYS": "nothing"}, torch_free=True).expect(1, passed=1, failed=1).says("chrF")
 
 
 def test_a_reference_that_no_model_could_be_worse_than_is_refused(project: Project) -> None:
-    project.write(
-        test_gate=marked(
-            nothing_right_in_percent='no_regression("exact", "backward", "chains", "10%")',
-            nothing_right='no_regression("exact", "backward", "chains", 0.1)',
-            all_may_be_lost='no_regression("chrf", "backward", "chains", 99)',
-            no_errors_yet='no_regression("ter", "counter", "chains", 10)',
-            a_share_of_nothing='no_regression("length", "silent", "chains", "10%")',
-        )
-    )
+    gates = {
+        "nothing_right_in_percent": '"exact", "backward", "chains", "10%"',
+        "nothing_right": '"exact", "backward", "chains", 0.1',
+        "all_may_be_lost": '"chrf", "backward", "chains", 99',
+        "no_errors_yet": '"ter", "counter", "chains", 10',
+        "a_share_of_nothing": '"length", "silent", "chains", "10%"',
+    }
+    project.write(test_gate=marked(**{name: f"no_regression({gate})" for name, gate in gates.items()}))
     project.run("--lmgate-update").expect(0, passed=5).says("this gate cannot judge by it", "could never fail")
     done = project.run().expect(1, passed=1, error=4)
     done.says("exact match of 'backward' on", "could never fail", "less than 100%", "above 0, got 0")

@@ -2,10 +2,8 @@
 
 import math
 import re
-from typing import Any
 
 from pytest_lmgate.cache.inventory import find_entries
-from tests.end_to_end.commands import lmgate
 from tests.end_to_end.dice import DiceProject
 from tests.end_to_end.projects import Outcome, marked
 
@@ -26,17 +24,12 @@ def rows(outcome: Outcome) -> dict[str, list[str]]:
     return {name: [state, *others] for state, name, *others in (each for each in cells if len(each) > 2)}
 
 
-def facts(dice: DiceProject) -> dict[str, Any]:
-    (entry,) = find_entries(dice.cache)
-    return entry.facts
-
-
 def test_a_measurement_that_several_gates_share_is_there_once_and_nothing_runs(dice: DiceProject) -> None:
     dice.models(red={"bytes": 2_500_000}, blue={}).gates([("red", "one"), ("blue", "one"), ("red", "two")])
     dice.write(test_body=BODY + "\n\ndef test_score(ppl_of): raise SystemExit('it ran')\n")
+    more = "no_regression: {metric: ppl, model: red, dataset: two, tolerance: 1%, against: blue}"
     with (dice.folder / "lmgate.yaml").open("a") as file:
-        file.write("  - bpb_max: {model: red, dataset: one, limit: 9}\n")
-        file.write("  - no_regression: {metric: ppl, model: red, dataset: two, tolerance: 1%, against: blue}\n")
+        file.write(f"  - bpb_max: {{model: red, dataset: one, limit: 9}}\n  - {more}\n")
     outcome = plan(dice)
     found = rows(outcome)
     assert {name: row[:4] for name, row in found.items()} == {
@@ -46,26 +39,31 @@ def test_a_measurement_that_several_gates_share_is_there_once_and_nothing_runs(d
         "ppl: blue on two": ["to measure", "1", "1,197", "?"],
     }
     assert found["ppl: red on two"][-1] == "protocol:sliding|max_length:64|stride:32"
-    outcome.says(
-        "4 measurements: 0 cached, 0 begun, 4 to be made", "tokens: 4,788", "time: unknown", "red (2.5 MB), blue (?)"
-    )
-    outcome.says("1 test may measure by a fixture")
+    outcome.says("4 measurements: 0 cached, 0 begun, 4 to be made", "tokens: 4,788", "time: unknown")
+    outcome.says("red (2.5 MB), blue (?)", "1 test may measure by a fixture")
     assert not dice.entries
-    assert rows(plan(dice, "-n", "2")) == found
+    dice.write(pytest_ini="[pytest]\nlmgate_report = json:from_ini.json\n")
+    assert rows(plan(dice, "-n", "2", "--lmgate-report=json:plan.json")) == found
+    assert not (dice.folder / "from_ini.json").exists()
+    assert "lmgate.yaml::bpb_max[red-one]" in dice.report("plan.json")["gates"]  # for lmgate report --join
+    refused = dice.run("--lmgate-plan", "--lmgate-report=html:plan.html").expect(4)
+    refused.says("--lmgate-plan writes --lmgate-report json:FILE alone, got html:plan.html")
 
 
-def test_it_says_what_is_cached_and_how_long_the_rest_may_take(dice: DiceProject) -> None:
-    dice.models(red={"seconds": 0.2}, blue={}).gates([("red", "one"), ("red", "two"), ("blue", "one")])
+def test_it_says_what_is_cached_and_begun_and_how_long_the_rest_may_take(dice: DiceProject) -> None:
+    dice.models(red={"seconds": 0.2}, blue={"kills_after": 2}).gates([("red", "one"), ("red", "two"), ("blue", "one")])
     dice.run("-k", "red-one").expect(0, passed=1)
-    assert facts(dice)["tokens"] == 1197
-    expected = math.ceil(facts(dice)["seconds"])  # the other text has as many tokens
-    assert expected >= 1
+    (entry,) = find_entries(dice.cache)
+    assert entry.facts["tokens"] == 1197
+    expected = math.ceil(entry.facts["seconds"])  # the other text has as many tokens
     found = rows(outcome := plan(dice))
     assert found["ppl: red on one"][0] == "cached"
     assert found["ppl: red on two"][4] == f"0:00:0{expected}"
     assert found["ppl: blue on one"][4] == "?"
     outcome.says("3 measurements: 1 cached, 0 begun, 2 to be made", f"time: about 0:00:0{expected}")
     plan(dice, "--lmgate-refresh").says("3 measurements: 0 cached")
+    assert dice.run("-k", "blue").code < 0
+    assert re.fullmatch(r"\d+% done", rows(plan(dice))["ppl: blue on one"][0])
     dice.entries[0].write_bytes(b"")
     plan(dice).says("3 measurements: 0 cached", "a cache entry cannot be trusted")
     dice.run("-k", "red-one").expect(0, passed=1)
@@ -73,23 +71,9 @@ def test_it_says_what_is_cached_and_how_long_the_rest_may_take(dice: DiceProject
     plan(dice, "--lmgate-explain-cache").says("ppl: red on one: die: ")
 
 
-def test_it_says_how_far_an_interrupted_measurement_is(dice: DiceProject) -> None:
-    dice.models(red={"kills_after": 2}).gates([("red", "one")])
-    assert dice.run().code < 0
-    share = rows(plan(dice))["ppl: red on one"][0]
-    assert re.fullmatch(r"\d+% done", share)
-    dice.run("-s").expect(0, passed=1).says(f"red on one: resumed at {share.removesuffix(' done')}")
-
-
-def test_an_engine_that_fails_loses_its_own_line_and_no_other(dice: DiceProject) -> None:
-    dice.models(red={"tells_tokens": "wrongly"}, blue={}).gates([("red", "one"), ("blue", "one")])
-    outcome = plan(dice)
-    assert list(rows(outcome)) == ["ppl: blue on one"]
-    outcome.says("ppl of red on one: cannot be planned: OSError: the tokenizer is gone")
-
-
 def test_what_cannot_be_known_before_the_tests_run_is_said(dice: DiceProject) -> None:
-    dice.models(red={"tells_tokens": False}).gates([("red", "one"), ("./gone.die", "one")])
+    models = {"red": {"tells_tokens": False}, "blue": {"tells_tokens": "wrongly"}}
+    dice.models(**models).gates([("red", "one"), ("./gone.die", "one"), ("blue", "one")])
     dice.write(
         test_rows="""
             import pytest
@@ -98,13 +82,11 @@ def test_what_cannot_be_known_before_the_tests_run_is_said(dice: DiceProject) ->
             @pytest.fixture
             def rows(): raise SystemExit("it ran")
 
-            @pytest.mark.ppl_max("red", lmgate.fixture("rows"), 6.01)
-            def test_rows(): pass
-
             def writes(prompts): raise SystemExit("it ran")
 
+            @pytest.mark.ppl_max("red", lmgate.fixture("rows"), 6.01)
             @pytest.mark.bleu_min(writes, lmgate.fixture("rows"), 1)
-            def test_function(): pass
+            def test_rows(): pass
 
             @pytest.mark.skip(reason="not today")
             @pytest.mark.ppl_max("red", "two", 6.01)
@@ -115,6 +97,7 @@ def test_what_cannot_be_known_before_the_tests_run_is_said(dice: DiceProject) ->
     assert rows(outcome)["ppl: red on one"][2:5] == ["?", "?", "?"]
     outcome.says("1 measurement: 0 cached", "tokens: unknown", "ppl of red on rows: ")
     outcome.says("bleu of in-memory function on rows: ", "ppl of ./gone.die on one: ")
+    outcome.says("ppl of blue on one: cannot be planned: OSError: the tokenizer is gone")
 
 
 def test_what_cannot_be_collected_fails_a_plan_too(dice: DiceProject) -> None:
@@ -124,23 +107,3 @@ def test_what_cannot_be_collected_fails_a_plan_too(dice: DiceProject) -> None:
     dice.run("--lmgate-plan").expect(4)
     # It is asked for on the command line alone.
     dice.run(env={"PYTEST_ADDOPTS": "--lmgate-plan"}).expect(4).says("--lmgate-plan: ", "PYTEST_ADDOPTS")
-
-
-def test_shards_of_a_plan_are_one_run_and_a_lost_shard_is_named(dice: DiceProject) -> None:
-    dice.models(red={}, blue={}).gates([("red", "one"), ("blue", "one")])
-    dice.write(test_body=marked(gate="ppl_max('red', 'two', 6.01)"))
-    dice.write(pytest_ini="[pytest]\nlmgate_report = json:from_ini.json\n")
-    plan(dice, "--lmgate-report=json:plan.json")
-    assert not (dice.folder / "from_ini.json").exists()
-    planned = dice.report("plan.json")["gates"]
-    assert sorted(planned) == [
-        "lmgate.yaml::ppl_max[blue-one]", "lmgate.yaml::ppl_max[red-one]", "test_body.py::test_gate::ppl_max[red-two]",
-    ]  # fmt: skip
-    for shard, chosen in {"a": "blue", "b": "red or test_gate"}.items():
-        dice.run("-k", chosen, f"--lmgate-report=json:{shard}.json").expect(0)
-    join = ("report", "--join", "--plan=plan.json", "--report=all.json")
-    lmgate(dice.folder, *join, "b.json", "a.json").says("3 gates: 3 pass")
-    assert [gate["id"] for gate in dice.report("all.json")["gates"]] == planned
-    lmgate(dice.folder, *join, "b.json", code=1).says("no shard has a verdict of lmgate.yaml::ppl_max[blue-one]")
-    refused = dice.run("--lmgate-plan", "--lmgate-report=html:plan.html").expect(4)
-    refused.says("--lmgate-plan writes --lmgate-report json:FILE alone, got html:plan.html")

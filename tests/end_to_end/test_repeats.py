@@ -11,9 +11,9 @@ WORDS = [word for chain in CHAINS for word in chain]
 @pytest.fixture
 def project(writing: Project) -> Project:
     rows, draws = 'path: drawn.jsonl, prompt: "{start}", references: half', "temperature: 1, seed: 3, max_new_tokens: 1"
-    made = writing.add("datasets", drawn=f"{rows}, repeats: 4, {draws}", plain=rows).write(conftest=COUNT_MEASUREMENTS)
-    write_rows(made, "drawn", [{"start": word, "half": WORDS[::2]} for word in WORDS])
-    return made
+    write_rows(writing, "drawn", [{"start": word, "half": WORDS[::2]} for word in WORDS])
+    writing.add("datasets", drawn=f"{rows}, repeats: 4, {draws}", plain=rows)
+    return writing.write(conftest=COUNT_MEASUREMENTS)
 
 
 def test_rows_are_written_several_times_and_one_generation_serves_all_variants(project: Project) -> None:

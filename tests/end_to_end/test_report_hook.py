@@ -16,21 +16,13 @@ KEEP = """
 BOTH = f"{GATE}\n{BROKEN_GATE.replace('test_gate', 'test_broken')}\ndef test_fixture(ppl_of): ppl_of('die', 'words')\n"
 
 
-@pytest.mark.parametrize("arguments", [(), ("-n", "2")])
-def test_it_receives_once_what_the_json_report_has(measured: Project, arguments: tuple[str, ...]) -> None:
+def test_it_receives_once_what_the_json_report_has(measured: Project) -> None:
     measured.write(test_both=BOTH, conftest=KEEP)
-    measured.run("--lmgate-report=json:report.json", *arguments).expect(1, passed=2, failed=1)
+    measured.run("--lmgate-report=json:report.json", "--lmgate-history=r", "-n", "2").expect(1, passed=2, failed=1)
     heard = measured.report("heard.json")
     assert heard == measured.report()
     assert [gate["verdict"] for gate in heard["gates"]] == ["pass", "fail"]
     assert len(heard["measurements"]) == 1
-
-
-def test_with_a_history_it_receives_the_earlier_runs_too(measured: Project) -> None:
-    measured.write(test_gate=GATE).run("--lmgate-history=runs").expect(0, passed=1)
-    measured.write(conftest=KEEP).run("--lmgate-history=runs").expect(0, passed=1)
-    (gate,) = measured.report("heard.json")["gates"]
-    assert len(gate["history"]) == 2
 
 
 def test_it_needs_no_report_and_hears_of_a_session_that_was_stopped(measured: Project) -> None:
@@ -43,10 +35,9 @@ def test_it_needs_no_report_and_hears_of_a_session_that_was_stopped(measured: Pr
 
 @pytest.mark.parametrize(
     ("test", "arguments"),
-    [("def test_plain(): pass", ()), ("def test_plain(): assert 0", ()), (GATE, ("--no-lmgate",)), (GATE, ("--co",)),
-     (GATE, ("--lmgate-plan",)), (GATE, ("-k", "nothing"))],
+    [("def test_plain(): pass", ()), (GATE, ("--no-lmgate",)), (GATE, ("--co",)), (GATE, ("--lmgate-plan",))],
 )  # fmt: skip
-def test_a_session_that_judges_and_measures_nothing_does_not_call_it(
+def test_a_session_that_measures_nothing_does_not_call_it(
     measured: Project, test: str, arguments: tuple[str, ...]
 ) -> None:
     measured.write(test_it=test, conftest=KEEP)
@@ -57,15 +48,12 @@ def test_a_session_that_judges_and_measures_nothing_does_not_call_it(
 @pytest.mark.parametrize(
     ("statement", "says"),
     [
-        ("raise ValueError('the tracker is down')", "ValueError: the tracker is down"),
-        ("pytest.fail('no')", "Failed: no"),
+        ("run.verdicts = ()", "AttributeError: "),
         ("sys.exit(0)", "SystemExit: 0"),
         ("pytest.exit('done', returncode=0)", "Exit: done"),
     ],
 )
-def test_an_exception_names_its_place_fails_the_session_and_loses_nothing_else(
-    measured: Project, statement: str, says: str
-) -> None:
+def test_an_exception_names_its_place_and_fails_the_session_alone(measured: Project, statement: str, says: str) -> None:
     broken = f"""
         import pytest, sys
 
@@ -76,23 +64,5 @@ def test_an_exception_names_its_place_fails_the_session_and_loses_nothing_else(
     done = measured.run("-p", "plugin", "-p", "other", "--lmgate-report=json:report.json", env={"PYTHONPATH": "."})
     done.expect(1, passed=1).says("1 gate: 1 pass")
     for name in ("plugin", "other"):
-        assert f"ERROR: {measured.folder / name}.py:4: pytest_lmgate_report: {says}: the session fails" in done.out
+        assert f"ERROR: {measured.folder / name}.py:4: pytest_lmgate_report: {says}" in done.out
     assert measured.report("heard.json") == measured.report()
-
-
-def test_an_error_that_arises_in_a_library_names_the_line_of_the_hook(measured: Project) -> None:
-    measured.write(
-        test_it=GATE,
-        conftest="""
-            import json
-
-            def pytest_lmgate_report(run):
-                json.loads("{")
-        """,
-    )
-    measured.run().expect(1, passed=1).says("conftest.py:4: pytest_lmgate_report: JSONDecodeError")
-
-
-def test_it_cannot_change_what_others_hear(measured: Project) -> None:
-    measured.write(test_it=GATE, conftest="def pytest_lmgate_report(run):\n    run.verdicts = ()\n")
-    measured.run().expect(1, passed=1).says("AttributeError")

@@ -1,6 +1,5 @@
 """A gate that fails, or cannot be measured, fails the session unless a later attempt of its test passes the gate."""
 
-import importlib.util
 import re
 
 import pytest
@@ -42,23 +41,12 @@ _HIDDEN = """
     @pytest.mark.ppl_max("die", "one", 5.9)
     def test_xfailed_by_a_fixture(xfailed_later): pass
 
-    @pytest.fixture
-    def marked_later(request, attempt):
-        if attempt > 1:
-            request.node.add_marker(pytest.mark.xfail(reason="flaky"))
-
-    @pytest.mark.ppl_max("die", "one", 5.9)
-    def test_marked_by_a_fixture(marked_later): pass
-
     @pytest.mark.skipif("attempts['test_skipped_by_a_mark'] > 0", reason="enough")
     @pytest.mark.ppl_max("die", "one", 5.9)
     def test_skipped_by_a_mark(): pass
 
     @pytest.mark.ppl_max("./no_such_file.die", "one", 5.9)
     def test_error_skipped_by_a_fixture(skipped_later): pass
-
-    @pytest.mark.ppl_max("./no_such_file.die", "one", 5.9)
-    def test_error_xfailed_by_a_fixture(xfailed_later): pass
 
     @pytest.fixture
     def broken_once(attempt):
@@ -101,11 +89,10 @@ _PLUGINS = {
 }
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=" ".join)
 @pytest.mark.parametrize("plugin", _PLUGINS)
-def test_a_rerun_hides_no_failure_unless_it_passes(dice: DiceProject, plugin: str, workers: tuple[str, ...]) -> None:
-    if importlib.util.find_spec(plugin) is None:
-        pytest.skip(f"{plugin} is not installed: make install has it")
+def test_a_rerun_hides_no_failure_unless_it_passes(dice: DiceProject, plugin: str) -> None:
+    pytest.importorskip(plugin)
+    workers = ("-n", "2")
     name, option, hidden, hook = _PLUGINS[plugin]
     (dice.folder / "hidden").mkdir()
     dice.models(die={}, worse={"sides": 7}).write(
@@ -122,8 +109,7 @@ def test_a_rerun_hides_no_failure_unless_it_passes(dice: DiceProject, plugin: st
 
 
 def test_a_rerun_that_is_skipped_after_a_worker_died_hides_no_lost_gate(dice: DiceProject) -> None:
-    if importlib.util.find_spec("pytest_rerunfailures") is None:
-        pytest.skip("pytest_rerunfailures is not installed: make install has it")
+    pytest.importorskip("pytest_rerunfailures")
     dice.models(die={"kills_after": 0}).write(
         test_gate="""
             import pathlib

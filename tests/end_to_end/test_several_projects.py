@@ -14,6 +14,14 @@ datasets: {{words: {{path: {models}/words.txt}}}}
 gates:
   - ppl_max: {{model: die, dataset: words, limit: 60.5}}
 """
+SCORE = """
+import pytest
+
+@pytest.fixture(scope='module')
+def value(ppl_of): return ppl_of('die', 'words')
+
+def test_score(value): assert value < 60.5
+"""
 NOT_WORSE = "  - no_regression: {metric: ppl, model: die, dataset: words, tolerance: 1%}\n"
 
 
@@ -26,14 +34,15 @@ def several(measured: Project, models: Path) -> Project:
         tests.mkdir(parents=True)
         (tests.parent / "lmgate.yaml").write_text(YAML.format(models=models, model=model))
         (tests / f"test_{name}.py").write_text(GATE)
-        (tests / f"test_score_{name}.py").write_text(
-            "import pytest\n"
-            "@pytest.fixture(scope='module')\n"
-            "def value(ppl_of): return ppl_of('die', 'words')\n"
-            "def test_score(value): assert value < 60.5\n"
-        )
+        (tests / f"test_score_{name}.py").write_text(SCORE)
         (tests / f"test_plain_{name}.py").write_text("def test_plain(): pass\n")
     return measured
+
+
+def compare(project: Project, names: str) -> None:
+    for name in names:
+        with (project.folder / name / "lmgate.yaml").open("a") as file:
+            file.write(NOT_WORSE)
 
 
 def test_markers_fixtures_and_gates_go_by_the_nearest_lmgate_yaml(several: Project) -> None:
@@ -46,10 +55,6 @@ def test_markers_fixtures_and_gates_go_by_the_nearest_lmgate_yaml(several: Proje
     several.run("a").expect(0, passed=4)
 
 
-def test_an_lmgate_yaml_that_is_named_is_for_all_tests(several: Project) -> None:
-    several.run("a/tests", "b/tests", "--lmgate-config", "a/lmgate.yaml").expect(0, passed=6)
-
-
 def test_what_is_wrong_with_one_lmgate_yaml_is_said_once_and_leaves_other_projects_alone(several: Project) -> None:
     (several.folder / "b" / "lmgate.yaml").write_text("modells: {}\n")
     (several.folder / "b" / "tests" / "test_other.py").write_text(GATE)
@@ -59,9 +64,7 @@ def test_what_is_wrong_with_one_lmgate_yaml_is_said_once_and_leaves_other_projec
 
 
 def test_a_baseline_lies_beside_its_lmgate_yaml_and_is_the_same_from_either_rootdir(several: Project) -> None:
-    for name in "ab":
-        with (several.folder / name / "lmgate.yaml").open("a") as file:
-            file.write(NOT_WORSE)
+    compare(several, "ab")
     several.run("-k", "lmgate.yaml and no_regression").expect(1, error=2).says(
         f"{several.folder}/a/lmgate-baseline.json", "'a/lmgate.yaml::no_regression:ppl[die-words]' --lmgate-update"
     )
@@ -91,14 +94,13 @@ def test_projects_with_a_rootdir_each_are_refused_where_ids_or_baselines_would_b
     cache = ("--lmgate-cache", str(several.cache))
     several.run("a", "b", *cache).expect(4).says("lmgate.yaml::ppl_max[die-words]", "--rootdir")
     several.run("--rootdir", ".", "a", "b", *cache).expect(1, passed=5, failed=3)
-    with (several.folder / "b" / "lmgate.yaml").open("a") as file:
-        file.write(NOT_WORSE)
+    compare(several, "b")
     several.run("--rootdir", "a", "b/lmgate.yaml", *cache).expect(4).says("b/lmgate.yaml", "rootdir")
 
 
 def test_a_baseline_beside_a_named_lmgate_yaml_is_not_passed_over(several: Project) -> None:
-    with (several.folder / "a" / "lmgate.yaml").open("a") as file:
-        file.write(NOT_WORSE)
+    compare(several, "a")
+    several.run("a/tests", "b/tests", "--lmgate-config", "a/lmgate.yaml").expect(0, passed=6)
     named = ("--lmgate-config", "a/lmgate.yaml", "a/lmgate.yaml", "-k", "no_regression")
     several.run(*named, "--lmgate-update").expect(0, passed=1)
     assert (several.folder / "lmgate-baseline.json").exists()

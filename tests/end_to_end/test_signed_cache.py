@@ -5,7 +5,6 @@ from pathlib import Path
 
 from pytest_lmgate.cache.files import write_sealed
 from pytest_lmgate.cache.fingerprint import _key
-from pytest_lmgate.settings.session import CacheKey
 from tests.end_to_end.forging import forge, times
 from tests.end_to_end.projects import COUNT_MEASUREMENTS, GATE, Project, marked
 
@@ -21,6 +20,7 @@ GATES = marked(
 
 def test_a_forged_entry_passes_by_its_checksum_alone_and_is_measured_again_under_a_key(measured: Project) -> None:
     measured.write(conftest=COUNT_MEASUREMENTS, test_gate=GATES)
+    measured.run("-n", "2", env={"LMGATE_CACHE_KEY": "fifteen bytes!!"}).expect(4).is_silent_on("fifteen", "Traceback")
     for entry in measured.entries:
         forge(entry, times(0.0))
     measured.run("-W", "error").expect(0, passed=2).is_silent_on(UNSIGNED)
@@ -33,24 +33,7 @@ def test_a_forged_entry_passes_by_its_checksum_alone_and_is_measured_again_under
     assert sorted(measured.measured) == ["hopeless", "sure"]
 
 
-def test_an_entry_signed_by_another_key_is_set_aside_with_a_warning_and_measured_again(project: Project) -> None:
-    project.write(conftest=COUNT_MEASUREMENTS, test_gate=GATE.replace("die", "sure").replace("60.5", "1e40"))
-    project.run(env=KEY).expect(0, passed=1)
-    (entry,) = project.entries
-    right = entry.read_bytes()
-    (project.folder / "test_gate.py").write_text(GATE.replace("die", "sure"))
-    forge(entry, times(0.0), key=CacheKey(b"a key that somebody else has"))
-    for spoiled in (entry.read_bytes(), right.replace(b" ", b" 0", 1)[:138] + b"\n" + right[138:]):
-        entry.write_bytes(spoiled)
-        outcome = project.run(env=KEY).expect(1, failed=1)
-        outcome.says("a cache entry cannot be trusted", "set aside as").is_silent_on(UNSIGNED)
-    project.run("-W", "error", env=KEY, torch_free=True).expect(1, failed=1)
-    assert project.measured == ["sure"] * 3
-
-
-def test_a_forged_or_swapped_digest_memory_passes_a_broken_model_without_a_key_only(
-    measured: Project, models: Path
-) -> None:
+def test_a_forged_digest_memory_passes_a_broken_model_without_a_key_only(measured: Project, models: Path) -> None:
     weights = measured.model("copy", models / "sure") / "model.safetensors"
     at_once = "from pytest_lmgate.cache import fingerprint\n\nfingerprint._RACY_SECONDS = 0.0\n"
     measured.write(test_gate=GATE.replace("'die'", "'./copy'"), conftest=at_once)
@@ -64,13 +47,9 @@ def test_a_forged_or_swapped_digest_memory_passes_a_broken_model_without_a_key_o
     verified = measured.with_torch.run("--lmgate-verify", "1").expect(1, passed=1)
     verified.says("./copy on words: the cache entry does not match the model")
     measured.with_torch.run(env=KEY).expect(1, failed=1)
-    # Now the memories are signed: swapping them does not help either.
-    assert b" " in memory.read_bytes()[:80]
-    others = [path for path in measured.cache.glob("digests/*/*") if path.is_file() and path != memory]
-    for other in others:
-        swapped = memory.read_bytes(), other.read_bytes()
-        memory.write_bytes(swapped[1])
-        other.write_bytes(swapped[0])
+    # Now the memories are signed: another's does not help either.
+    for other in [path for path in measured.cache.glob("digests/*/*") if path.is_file() and path != memory]:
+        memory.write_bytes(other.read_bytes())
     measured.run(env=KEY).expect(1, failed=1)
 
 
@@ -98,22 +77,10 @@ def test_the_key_is_in_no_output_and_no_file(project: Project) -> None:
                 store.write_sealed = broken
         """,
     )
-    options = ("-l", "-vv", "--tb=long", "--lmgate-update", "--lmgate-explain-cache", "--full-trace")
-    outcome = project.run(
-        *options, "--lmgate-report", "json:report.json", "--junitxml", "junit.xml", "--lmgate-verify", "all", env=KEY
-    )
-    assert outcome.code == 1
-    outcome.is_silent_on(SECRET, SECRET.encode().hex())
-    files = [path for path in project.folder.rglob("*") if path.is_file() and path.name != "files.py"]
+    shown = ("-l", "-vv", "--tb=long", "--full-trace", "--lmgate-explain-cache", "--junitxml=junit.xml")
+    outcome = project.run(*shown, "--lmgate-update", "--lmgate-report=json:report.json", "--lmgate-verify=all", env=KEY)
+    outcome.expect(1).is_silent_on(SECRET, SECRET.encode().hex())
+    files = [path for path in project.folder.rglob("*") if path.is_file()]
     assert any(path.name == "junit.xml" for path in files)
     for path in files:
         assert SECRET.encode() not in path.read_bytes(), path
-
-
-def test_a_short_key_is_a_usage_error_where_there_are_gates(measured: Project) -> None:
-    environment = {"LMGATE_CACHE_KEY": "fifteen bytes!!"}
-    measured.write(test_gate="def test_plain(): pass")
-    measured.run(env=environment).expect(0, passed=1)
-    measured.write(test_gate=GATE)
-    outcome = measured.run("-n", "2", env=environment).expect(4).says("LMGATE_CACHE_KEY: ")
-    outcome.is_silent_on("fifteen bytes!!", "Traceback", "INTERNALERROR")

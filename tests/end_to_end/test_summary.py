@@ -1,7 +1,6 @@
-"""The summary in a narrow terminal, without colours, and where the stream takes ASCII only; remarks are told once."""
+"""The summary in a narrow terminal, without colours, and where the stream takes ASCII only."""
 
 import re
-from pathlib import Path
 
 from tests.end_to_end.projects import Project
 
@@ -32,21 +31,3 @@ def test_the_summary_fits_80_columns_in_ascii_without_colours(measured: Project)
     # An escape is written by pytest, when the table is made.
     assert max(len(line.replace("\\xf6", "o")) for line in tables) <= 80, tables
     assert "w\\xf6rter" in "".join(tables)
-
-
-HINTED = """
-    TEXTS = {"predictions": ["今天天气很好。"], "references": [["今天天气很好。"]]}
-
-    def test_by_default(bleu_of, chrf_of): assert bleu_of(**TEXTS) == bleu_of(**TEXTS) and chrf_of(**TEXTS)
-
-    def test_again(bleu_of): bleu_of(**TEXTS)
-
-    def test_zh(bleu_of): assert bleu_of(**TEXTS, tokenize="zh") > 99
-"""
-
-
-def test_which_tokenizer_bleu_needs_for_texts_without_spaces_is_told_once(tmp_path: Path) -> None:
-    project = Project(tmp_path, "pytest").write(test_it=HINTED, pytest_ini="[pytest]\n")
-    outcome = project.run("-n", "2").expect(0, passed=3)
-    assert outcome.text.count("BLEU's tokenizer 13a splits at spaces") == 1, outcome.text
-    project.run("-k", "zh").expect(0, passed=1).is_silent_on("splits at spaces")

@@ -1,4 +1,4 @@
-"""Edges of texts: templates that write the date, stops that are special tokens, a second BOS, half a character."""
+"""Templates that write the date."""
 
 from pathlib import Path
 
@@ -7,17 +7,13 @@ import pytest
 from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project
 from tests.end_to_end.writers import write_rows
 
-# Moves the clock of chat templates by DAYS; from the call FLIPS on, by another day.
+# Moves the clock of chat templates by DAYS.
 MOVED_CLOCK = """
     import datetime, os, types
     import transformers.utils.chat_template_utils as templates
 
-    calls = []
-
     def now():
-        calls.append("now")
-        days = int(os.environ.get("DAYS", 0)) + (len(calls) >= int(os.environ.get("FLIPS", 10**9)))
-        return datetime.datetime(2026, 1, 1) + datetime.timedelta(days=days)
+        return datetime.datetime(2026, 1, 1) + datetime.timedelta(days=int(os.environ["DAYS"]))
 
     templates.datetime = types.SimpleNamespace(now=now)  # a class would be a patch of the library, and nothing is kept
 """
@@ -28,17 +24,13 @@ ROWS = [{"q": "one", "a": "two three four five six seven", "c": ["two", "six"], 
 def dated(writing: Project, writers: Path) -> Project:
     """A project whose model `dated` has a template that writes the date, unless its variable `day` is given."""
     folder = writing.model("dated", writers / "counter")
-    (folder / "chat_template.jinja").write_text(
-        "{{ day if day is defined else strftime_now('%Y %j') }} {{ messages[-1].content }} "
-    )
+    template = "{{ day if day is defined else strftime_now('%Y %j') }} {{ messages[-1].content }} "
+    (folder / "chat_template.jinja").write_text(template)
     write_rows(writing, "chats", ROWS)
-    texts, asked = (
-        "path: chats.jsonl, source: q, references: a",
-        "path: chats.jsonl, question: q, choices: c, answer: r",
-    )
-    pinned = "chat: true, chat_template_kwargs: {day: Monday}"
+    texts = "path: chats.jsonl, chat: true, source: q, references: a"
+    asked = "path: chats.jsonl, chat: true, question: q, choices: c, answer: r"
     writing.add("models", dated="path: dated")
-    writing.add("datasets", texts=f"{texts}, chat: true", asked=f"{asked}, chat: true", pinned=f"{texts}, {pinned}")
+    writing.add("datasets", texts=texts, asked=asked, pinned=f"{texts}, chat_template_kwargs: {{day: Monday}}")
     return writing.write(conftest=MOVED_CLOCK + COUNT_MEASUREMENTS)
 
 

@@ -34,12 +34,6 @@ def three(measured: Project) -> Project:
     return measured.write(conftest=COUNT_MEASUREMENTS, test_three=TESTS)
 
 
-def _forged(project: Project, factor: float = 1e-4) -> Project:
-    for entry in project.entries:
-        forge(entry, times(factor))
-    return project
-
-
 def test_an_honest_cache_is_measured_again_and_agrees(three: Project) -> None:
     entries = {path: path.read_bytes() for path in three.entries}
     outcome = three.with_torch.run("-W", "error", "--lmgate-verify", "all", "-n", "2", "-k", "not hopeless")
@@ -49,8 +43,13 @@ def test_an_honest_cache_is_measured_again_and_agrees(three: Project) -> None:
 
 
 def test_forged_entries_pass_every_gate_and_fail_the_session_that_verifies(three: Project) -> None:
-    _forged(three).run("--lmgate-verify", "0").expect(0, passed=3).is_silent_on("--lmgate-verify")
+    for entry in three.entries:
+        forge(entry, times(1e-4))
+    three.run("--lmgate-verify", "0").expect(0, passed=3).is_silent_on("--lmgate-verify")
     assert not three.measured
+    three.write(pytest_ini="[pytest]\nlmgate_verify = 1\n")
+    three.with_torch.run().expect(1, passed=3).says("--lmgate-verify: 1 of 3 cache hits measured again\n")
+    assert len(three.measured) == 1
     outcome = three.with_torch.run("--lmgate-verify", "all", "-n", "2").expect(1, passed=3)
     outcome.says("--lmgate-verify: 3 of 3 cache hits measured again\n")
     for model in ("die", "sure", "hopeless"):
@@ -60,15 +59,12 @@ def test_forged_entries_pass_every_gate_and_fail_the_session_that_verifies(three
     outcome.says(*map(str, three.entries))
 
 
-@pytest.mark.parametrize("number", [-0.5, math.nan, math.inf])
-def test_an_entry_of_impossible_numbers_is_an_error_even_where_nothing_is_verified(
-    measured: Project, number: float
-) -> None:
-    (entry,) = [each for each in measured.entries if forged(each, number)]
+def test_an_entry_of_impossible_numbers_is_an_error_even_where_nothing_is_verified(measured: Project) -> None:
     measured.write(test_gate=GATE)
-    measured.run().expect(1, error=1).says(f"the cache entry {entry} of die on words is impossible: nll: expected ")
+    for number in (-0.5, math.nan, math.inf):
+        (entry,) = [each for each in measured.entries if forged(each, number)]
+        measured.run().expect(1, error=1).says(f"the cache entry {entry} of die on words is impossible: nll: expected ")
     measured.with_torch.run("--lmgate-refresh").expect(0, passed=1)
-    measured.run().expect(0, passed=1)
 
 
 def forged(entry: Path, number: float) -> bool:
@@ -87,19 +83,10 @@ def test_an_interrupted_measurement_of_impossible_numbers_is_not_resumed(dice: D
     dice.run().expect(1, error=1).says("a negative log-likelihood of -")
 
 
-def test_as_many_hits_as_asked_for_are_measured_again(three: Project) -> None:
-    _forged(three).write(pytest_ini="[pytest]\nlmgate_verify = 1\n")
-    three.with_torch.run().expect(1, passed=3).says("--lmgate-verify: 1 of 3 cache hits measured again\n")
-    assert len(three.measured) == 1
-    three.with_torch.run("--lmgate-verify", "7").expect(1, passed=3).says("3 of 3 cache hits measured again\n")
-
-
 def test_a_model_that_is_gone_by_the_end_is_not_taken_for_verified(measured: Project, models: Path) -> None:
     measured.model("copy", models / "die")
-    measured.write(
-        test_gate=GATE.replace("'die'", "'./copy'")
-        + "\ndef test_remove():\n    import shutil\n    shutil.rmtree('copy')\n"
-    )
+    remove = "\ndef test_remove():\n    __import__('shutil').rmtree('copy')\n"
+    measured.write(test_gate=GATE.replace("'die'", "'./copy'") + remove)
     outcome = measured.with_torch.run("--lmgate-verify", "1", "--lmgate-offline").expect(1, passed=2)
     outcome.says("--lmgate-verify: ./copy on words: cannot be measured again, so it was not verified: ModelError: ")
     outcome.is_silent_on("Traceback", "INTERNALERROR")

@@ -9,7 +9,6 @@ import random
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,9 +26,8 @@ def make_models(folder: Path) -> None:
 
     vocabulary = ["<unk>", "<s>", "</s>", *WORDS]
     tokenizer = word_level(vocabulary, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
-    config = transformers.GPT2Config(
-        vocab_size=60, n_embd=8, n_layer=1, n_head=2, n_positions=32, tie_word_embeddings=False, bos_token_id=1
-    )
+    size = {"vocab_size": 60, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 32}
+    config = transformers.GPT2Config(**size, tie_word_embeddings=False, bos_token_id=1)
     model = transformers.GPT2LMHeadModel(config).eval()
     norm, head = model.transformer.ln_f, model.lm_head.weight
     with torch.no_grad():
@@ -46,24 +44,18 @@ def make_models(folder: Path) -> None:
         save("deaf")
 
 
-@pytest.fixture(scope="module")
-def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_once(tmp_path_factory.getbasetemp(), "damaged", make_models)
-
-
 @pytest.fixture
-def tagged(tmp_path: Path, damaged: Path) -> Project:
+def tagged(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    damaged = made_once(tmp_path_factory.getbasetemp(), "damaged", make_models)
     draw = random.Random(3)
     rows = []
     for row in range(40):
         language = "ko" if row % 4 == 0 else "en"
         words = draw.choices(WORDS[1:55], k=LENGTH)
-        if language == "ko":
-            for at in (3, 11, 3 + row % 20):
-                words[at] = RARE
+        for at in (3, 11, 3 + row % 20) if language == "ko" else ():
+            words[at] = RARE
         rows.append({"text": " ".join(words), "language": language, "source": "web"})
     (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    (tmp_path / "words.txt").write_text(" ".join(row["text"] for row in rows))
     return Project(tmp_path).write(
         pytest_ini="[pytest]\n",
         conftest=COUNT_MEASUREMENTS,
@@ -73,71 +65,48 @@ def tagged(tmp_path: Path, damaged: Path) -> Project:
               deaf: {{path: {damaged}/deaf}}
             datasets:
               rows: {{path: rows.jsonl, tags: [language, source]}}
-              words: {{path: words.txt}}
         """,
     )
-
-
-def gate(model: str, dataset: str = "rows", *, metric: str = "ppl", protocol: str = "document", more: str = "") -> str:
-    given = f'"{metric}", "{model}", "{dataset}", "1%", protocol="{protocol}"'
-    return marked(gate=f"no_regression({given}{more})")
-
-
-def where_of(project: Project) -> dict[str, Any]:
-    where: dict[str, Any] = project.report()["gates"][0]["where"]
-    return where
-
-
-def text_of(project: Project, row: int) -> str:
-    text: str = json.loads((project.folder / "rows.jsonl").read_text().splitlines()[row])["text"]
-    return text
 
 
 REPORT = ("--lmgate-report", "json:report.json")
 
 
 def test_a_damaged_word_is_named_in_its_context_and_so_is_the_language_that_has_it(tagged: Project) -> None:
-    tagged.write(test_gate=gate("deaf", more=', against="fair"'))
+    tagged.write(
+        test_gate=marked(gate="no_regression('ppl', 'deaf', 'rows', '1%', protocol='document', against='fair')")
+    )
     done = tagged.run(*REPORT).expect(1, failed=1)
-    where = where_of(tagged)
+    (gate,) = tagged.report()["gates"]
+    where, spread = gate["where"], gate["spread"]
     # Ten rows have the damaged word, which is less likely; in the 30 others all words are the more likely.
-    spread = tagged.report()["gates"][0]["spread"]
-    assert (spread["of"], spread["unit"]) == ("rows", "nats per token")
+    assert (spread["of"], spread["unit"], sum(spread["bins"])) == ("rows", "nats per token", 40)
     assert (spread["worse"], spread["same"], spread["better"]) == (10, 0, 30)
-    assert spread["median"] == spread["lowest"] == pytest.approx(-0.0165, rel=1e-2)
-    assert spread["highest"] == pytest.approx(3 * 4 / (LENGTH - 1) - 0.0165, rel=1e-2)
-    assert sum(spread["bins"]) == 40
     assert where["notes"] == []
     assert len(where["passages"]) == 5
+    texts = [json.loads(line)["text"] for line in (tagged.folder / "rows.jsonl").read_text().splitlines()]
     for passage in where["passages"]:
         row = int(passage["place"].removeprefix("row "))
         assert row % 4 == 0
-        assert passage["begins"] == text_of(tagged, row)[:120]
+        assert passage["begins"] == texts[row][:120]
         assert passage["rise"] == pytest.approx(3 * 4 - passage["count"] * 0.0165, rel=1e-2)
         assert [token["token"] for token in passage["tokens"]] == [RARE] * 3
         for token in passage["tokens"]:
             assert token["loss"] - token["reference"] == pytest.approx(4 - 0.0165, abs=1e-3)
-            assert f"{token['before']}{RARE}{token['after']}" in text_of(tagged, row)
-    assert [(tag["column"], tag["value"], tag["rows"]) for tag in where["tags"]] == [
-        ("language", "ko", 10),
-        ("language", "en", 30),
-    ]
+            assert f"{token['before']}{RARE}{token['after']}" in texts[row]
     worse, better = where["tags"]
-    assert worse["lower"] > 0.2
-    assert better["upper"] < 0
+    assert [(tag["value"], tag["rows"]) for tag in (worse, better)] == [("ko", 10), ("en", 30)]
+    assert worse["lower"] > 0.2 > 0 > better["upper"]
     done.says("row ", f"[{RARE}]", "language=ko +", "10 rows", "not worse beyond noise: language=en -1.6")
-    assert sorted(tagged.measured) == ["deaf", "fair"]
-    again = tagged.run(*REPORT).expect(1, failed=1).says("cached", f"[{RARE}]")
-    assert where_of(tagged) == where
-    tagged.run("-n", "2", *REPORT).expect(1, failed=1).says(f"[{RARE}]", "language=ko +")
-    assert where_of(tagged) == where
+    again = tagged.run("-n", "2", *REPORT).expect(1, failed=1).says("cached", f"[{RARE}]", "language=ko +")
+    assert tagged.report()["gates"][0]["where"] == where
     again.says("row 4: +11.5 nats over 29 tokens (+0.4 each)")
-    rises = [float(rise) for rise in re.findall(r"row \d+: (\S+) nats over", again.text)]
-    assert rises == sorted(rises, reverse=True)
-    shown = re.search("reproduce  pytest (.*)", again.text)
-    assert shown is not None
-    tagged.run(*shlex.split(shown[1])).expect(1, failed=1).says(f"[{RARE}]", "--lmgate-refresh measures again")
-    assert sorted(tagged.measured) == ["deaf", "fair"], again.text  # none of the three ran a model
-    shown = re.search("layers     lmgate (.*)", again.text)
-    assert shown is not None
-    lmgate(tagged.folder, *shlex.split(shown[1])).says("deaf against fair on rows", "outside of the blocks")
+    for pattern in ("reproduce  pytest (.*)", "layers     lmgate (.*)"):
+        shown = re.search(pattern, again.text)
+        assert shown is not None
+        words = shlex.split(shown[1])
+        if pattern.startswith("layers"):
+            lmgate(tagged.folder, *words).says("deaf against fair on rows", "outside of the blocks")
+        else:
+            tagged.run(*words).expect(1, failed=1).says(f"[{RARE}]", "--lmgate-refresh measures again")
+    assert sorted(tagged.measured) == ["deaf", "fair"]

@@ -1,7 +1,5 @@
 """Sessions without a gate pay nothing for the plugin: no import, no file, no word, no variable."""
 
-import pytest
-
 from tests.end_to_end.projects import Project
 
 HEAVY = ("torch", "transformers", "datasets", "numpy", "pyarrow", "msgspec", "yaml", "safetensors", "filelock", "scipy")
@@ -44,27 +42,16 @@ def test_a_cached_gate_imports_no_torch_and_asks_no_network(measured: Project) -
             import sys
             import pytest
 
-            @pytest.mark.ppl_max("die", "words", 60.5)
             @pytest.mark.bpb_max("sure", "words", 99)
             @pytest.mark.no_regression("ppl", "die", "words", "1%")
-            def test_gate(ppl_of):
-                assert ppl_of("die", "words", unit="word").cached
+            def test_gate(ppl_of): assert ppl_of("die", "words", unit="word").cached
 
             def test_imports():
                 assert "--lmgate-update" in sys.argv or not {heavy} & set(sys.modules)
         """
     ).run("--lmgate-update").expect(0, passed=2)
-    measured.write(
-        conftest="""
-            import socket
-
-            def refuse(*args, **kwargs):
-                raise AssertionError("the network was asked")
-
-            socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
-        """
-    )
-    measured.run(torch_free=True).expect(0, passed=2)
+    no_network = "import socket\n\nsocket.socket.connect = socket.create_connection = socket.getaddrinfo = None\n"
+    measured.write(conftest=no_network).run(torch_free=True).expect(0, passed=2)
 
 
 ODD_PROPERTIES = """
@@ -87,11 +74,5 @@ ODD_PROPERTIES = """
 """
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_properties_of_other_plugins_may_be_what_they_like(unmeasured: Project, workers: tuple[str, ...]) -> None:
-    text = ODD_PROPERTIES
-    if workers:  # xdist takes builtins only
-        text = text.replace('("x", Odd()), (Odd(), "x"), ', "")
-    unmeasured.write(test_odd=text)
-    passed = 14 if workers else 16
-    unmeasured.run(*workers).expect(0, passed=passed).is_silent_on("lmgate:verdicts", "= lmgate =")
+def test_properties_of_other_plugins_may_be_what_they_like(unmeasured: Project) -> None:
+    unmeasured.write(test_odd=ODD_PROPERTIES).run().expect(0, passed=16).is_silent_on("lmgate:verdicts", "= lmgate =")

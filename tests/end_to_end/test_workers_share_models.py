@@ -47,15 +47,10 @@ def test_a_worker_that_is_killed_and_not_replaced_leaves_a_red_session(dice: Dic
     outcome.says("the verdict of test_gates.py::test_2 never arrived")
 
 
-# One process, also if memory holds only one model and gates of several are mixed.
-
-
-MIXED = [(model, data) for data in ("one", "two", "three") for model in ("red", "blue")]
-
-
 def test_gates_of_a_file_run_model_by_model_so_that_each_is_loaded_once(dice: DiceProject) -> None:
     heavy = {"bytes": TOO_LARGE_FOR_TWO}
-    dice.models(red=heavy, blue=heavy).gates([*MIXED, ("red", "one")])
+    mixed = [(model, data) for data in DATA for model in ("red", "blue")]
+    dice.models(red=heavy, blue=heavy).gates([*mixed, ("red", "one")])
     outcome = dice.run("-v").expect(0, passed=7)
     assert dice.loaded == ["red", "blue"]
     ran = [line.split("[")[1].split("]")[0] for line in outcome.out.splitlines() if " PASSED " in line]

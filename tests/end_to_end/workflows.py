@@ -110,9 +110,8 @@ class GitHub:
         self._runs = 0
         for path in (folder, self._programs, self._caches):
             path.mkdir()
-        self._state.write_text(
-            json.dumps({"comments": [], "labels": [], "files": {}, "branch": "a/b #1", "calls": [], "refuses": False})
-        )
+        state = {"comments": [], "labels": [], "files": {}, "branch": "a/b #1", "calls": [], "refuses": False}
+        self._state.write_text(json.dumps(state))
         python = warm_python(environment(), "pytest")
         programs = {"python": f'#!/bin/sh\nexec "{python}" "$@"\n'}
         programs["gh"] = _GH.format(python=shutil.which("python3"), state=str(self._state), bot=BOT)
@@ -178,12 +177,10 @@ class GitHub:
             "inputs": inputs_of, "github": github, "runner": {"os": "Linux", "temp": str(temp)}, "steps": {},
             "matrix": matrix,
         }  # fmt: skip
-        run = Run(True, "", "", {})
+        run = Run(0, "", "")
         for step in STEPS:
             is_wanted = step.get("if", "success()")
-            if "always()" not in is_wanted and not run.ok:
-                continue
-            if not evaluate(is_wanted, contexts):
+            if ("always()" not in is_wanted and run.code) or not evaluate(is_wanted, contexts):
                 continue
             if "uses" in step:
                 self._cache(step, contexts, workspace)
@@ -200,7 +197,7 @@ class GitHub:
             )
             outputs = dict(line.split("=", 1) for line in (temp / "output").read_text().splitlines())
             contexts["steps"] |= {step["id"]: {"outputs": outputs}} if "id" in step else {}
-            run = Run(run.ok and not done.returncode, run.out + done.stdout, run.err + done.stderr, run.outputs)
+            run = Run(run.code or done.returncode, run.out + done.stdout, run.err + done.stderr)
         outputs = {name: filled(output["value"], contexts) for name, output in ACTION["outputs"].items()}
         summary = temp / "summary.md"
         return dataclasses.replace(run, outputs=outputs, summary=summary.read_text() if summary.exists() else "")
@@ -224,21 +221,14 @@ class GitHub:
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
-    """What a run of the action left: whether the job is green, and what its steps wrote."""
+class Run(Outcome):
+    """What a run of the action left; it is red with any code but 0."""
 
-    ok: bool
-    out: str
-    err: str
-    outputs: dict[str, str]
+    outputs: dict[str, str] = dataclasses.field(default_factory=dict)
     summary: str = ""
 
-    def expect(self, ok: bool) -> Run:
-        assert self.ok is ok, self.out + self.err
-        return self
-
-    def says(self, *texts: str) -> Run:
-        Outcome(0, self.out, self.err).says(*texts)
+    def expect(self, ok: bool) -> Run:  # type: ignore[override]
+        assert (self.code == 0) is ok, self.text
         return self
 
 

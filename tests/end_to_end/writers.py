@@ -55,7 +55,7 @@ def written(model: str, prompt: str, tokens: int = 128) -> str:
 
 
 def models_that_write(base: Path) -> Path:
-    """Return the folder of the models, which are made once under `base`, the test session's own folder."""
+    """Return the folder of the models, which are made once under the test session's own folder."""
     return made_once(base, "writers", _make)
 
 
@@ -93,13 +93,7 @@ def _make(folder: Path) -> None:
 
 
 def make_writer(folder: Path, words: Sequence[str], successors: Mapping[str, str] | None) -> None:
-    """Save a Llama that writes the successor of each word, and behind that its successor, and so on.
-
-    Args:
-        folder: Where to.
-        words: Up to 32, the first three of them special: unknown, beginning, end.
-        successors: Of each word, ``</s>`` at the end; to None all words are equally likely.
-    """
+    """Save a Llama that writes the successor of each of up to 32 words, and so on; to None all are equally likely."""
     model = _llama(len(words))
     _teach(model.lm_head, {word: index for index, word in enumerate(words)}, successors)
     model.save_pretrained(folder)
@@ -126,17 +120,8 @@ def _llama(words: int) -> Any:
 def _t5(words: int) -> Any:
     import transformers
 
-    config = transformers.T5Config(
-        vocab_size=words,
-        d_model=32,
-        d_kv=8,
-        d_ff=32,
-        num_layers=1,
-        num_heads=2,
-        decoder_start_token_id=0,
-        pad_token_id=0,
-        eos_token_id=2,
-    )
+    size = {"vocab_size": words, "d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    config = transformers.T5Config(**size, decoder_start_token_id=0, pad_token_id=0, eos_token_id=2)
     model = transformers.T5ForConditionalGeneration(config).eval()
     own, cross, feed = model.decoder.block[0].layer
     _pass_on(model.shared, [own.SelfAttention.o, cross.EncDecAttention.o])
@@ -159,16 +144,9 @@ def _masked(folder: Path) -> None:
     import transformers
 
     words = ["[UNK]", "[CLS]", "[SEP]", "[MASK]", "[PAD]", *(f"w{index}" for index in range(MASKED_WORDS - 5))]
-    config = transformers.BertConfig(
-        vocab_size=MASKED_WORDS,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=CONTEXT,
-        pad_token_id=4,
-        tie_word_embeddings=False,
-    )
+    size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    known = {"vocab_size": MASKED_WORDS, "max_position_embeddings": CONTEXT, "pad_token_id": 4}
+    config = transformers.BertConfig(**size, **known, tie_word_embeddings=False)
     model = transformers.BertForMaskedLM(config).eval()
     with torch.no_grad():
         model.cls.predictions.decoder.weight.zero_()

@@ -1,7 +1,6 @@
 """The example as its reader runs it: pytest in its folder, in a process of its own; and what the READMEs show of it."""
 
 import json
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -12,15 +11,9 @@ from tests.end_to_end.projects import environment
 from tests.warm import warm_python
 
 ROOT = Path(__file__).parents[2]
-FAILING = ("watch_it_fail.py", "-k", "not original")
 SHOWN = {"README.md": 1, "example_project/README.md": 4}
 """Blocks of output in each file."""
 NUMBER = re.compile(r"(?<!\w)[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
-
-
-@pytest.fixture(scope="session")
-def example() -> Path:
-    return ROOT / "example_project"
 
 
 @pytest.fixture(scope="module")
@@ -29,34 +22,25 @@ def cache(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def report(cache) -> Path:
-    return cache / "quality.json"
-
-
-@pytest.fixture(scope="module")
-def passing(example, cache, report) -> subprocess.CompletedProcess:
+def passing(cache) -> subprocess.CompletedProcess:
     """The gates, measured for the first time."""
-    return run_gates(example, cache, f"--lmgate-report=json:{report}")
+    return run_gates(cache, f"--lmgate-report=json:{cache / 'quality.json'}")
 
 
 @pytest.fixture(scope="module")
-def failing(example, cache) -> subprocess.CompletedProcess:
-    return run_gates(example, cache, *FAILING, f"--lmgate-report=json:{cache / 'broken.json'}")
+def failing(cache) -> subprocess.CompletedProcess:
+    return run_gates(cache, "watch_it_fail.py", "-k", "not original")
 
 
-def run_gates(folder: Path, cache: Path, *arguments: str) -> subprocess.CompletedProcess:
-    return run_in(folder, "pytest", "-p", "no:cacheprovider", f"--lmgate-cache={cache}", *arguments)
-
-
-def run_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "LMGATE_"))}
+def run_gates(cache: Path, *arguments: str) -> subprocess.CompletedProcess:
+    python = warm_python(environment(), "torch")
     return subprocess.run(
-        [warm_python(environment(), "torch"), "-m", *arguments],
-        cwd=folder,
+        [python, "-m", "pytest", "-p", "no:cacheprovider", f"--lmgate-cache={cache}", *arguments],
+        cwd=ROOT / "example_project",
         capture_output=True,
         text=True,
         timeout=300,
-        env={**kept, "HF_HUB_OFFLINE": "1", "COLUMNS": "110"},
+        env={**environment(), "HF_HUB_OFFLINE": "1", "COLUMNS": "110"},
     )
 
 
@@ -90,9 +74,11 @@ def gates(report: Path) -> dict[str, dict]:
     return {gate["id"].rpartition("::")[2]: gate for gate in json.loads(report.read_text("utf-8"))["gates"]}
 
 
-def test_the_gates_pass(passing, report):
+def test_the_gates_pass_and_the_broken_candidates_fail_the_build(passing, failing, cache):
+    assert failing.returncode == 1, failing.stdout + failing.stderr
+    assert "4 gates: 4 fail" in failing.stdout
     assert passing.returncode == 0, passing.stdout + passing.stderr
-    first = gates(report)
+    first = gates(cache / "quality.json")
     assert {gate["metric"] for gate in first.values()} >= {*("ppl", "bpb", "bleu", "chrf", "rouge", "accuracy")}
     assert {gate["verdict"] for gate in first.values()} == {"pass", "inconclusive"}
     texts = [gate for name, gate in first.items() if name.endswith("[writer-records]")]
@@ -100,24 +86,17 @@ def test_the_gates_pass(passing, report):
     assert [gate["cached"] for gate in texts] == [False, True, True], "one generation for three metrics"
 
 
-def test_a_second_run_only_looks_up_and_fails_by_a_text_that_is_too_short_in_strict_mode(
-    example, cache, passing, report, tmp_path
-):
-    strict = run_gates(example, cache, "--lmgate-strict", f"--lmgate-report=json:{tmp_path / 'strict.json'}")
+def test_a_second_run_only_looks_up_and_fails_by_a_text_that_is_too_short_in_strict_mode(cache, passing, tmp_path):
+    strict = run_gates(cache, "--lmgate-strict", f"--lmgate-report=json:{tmp_path / 'strict.json'}")
     assert strict.returncode == 1, strict.stdout + strict.stderr
     second = gates(tmp_path / "strict.json")
+    first = gates(cache / "quality.json")
     assert {name: gate["value"] for name, gate in second.items()} == {
-        name: gate["value"] for name, gate in gates(report).items()
+        name: gate["value"] for name, gate in first.items()
     }
     assert all(gate["cached"] for gate in second.values())
-    assert [name for name, gate in second.items() if gate["verdict"] != "pass"] == [
-        "no_regression:ppl[int4-few-bulletins-vs-float]"
-    ]
-
-
-def test_the_broken_candidates_fail_the_build(failing):
-    assert failing.returncode == 1, failing.stdout + failing.stderr
-    assert "4 gates: 4 fail" in failing.stdout
+    failed = [name for name, gate in second.items() if gate["verdict"] != "pass"]
+    assert failed == ["no_regression:ppl[int4-few-bulletins-vs-float]"]
 
 
 @pytest.mark.parametrize("file", SHOWN)

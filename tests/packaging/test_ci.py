@@ -38,10 +38,8 @@ def clone(tmp_path: Path) -> Path:
 
 def run(clone: Path, *arguments: str, seconds: int = 60) -> tuple[int, str, list[str]]:
     """Return the exit status, what was printed, and the errors."""
-    environment = {**os.environ, "CI_SECONDS": str(seconds)}
-    done = subprocess.run(
-        [clone / ".ci" / "run", *arguments], env=environment, capture_output=True, text=True, check=False
-    )
+    env = {**os.environ, "CI_SECONDS": str(seconds)}
+    done = subprocess.run([clone / ".ci" / "run", *arguments], env=env, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr.splitlines()
 
 

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import pytest_lmgate
+from pytest_lmgate.cli.ci import REPOSITORY
 from tests.packaging.test_dependencies import PROJECT
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +31,7 @@ def test_every_address_of_the_repository_is_that_of_pyproject() -> None:
         found = re.findall(r"https://github\.com/[\w.-]+/[\w.-]+", read(file))
         assert found, file
         assert set(found) == {address}, file
+    assert address == f"https://github.com/{REPOSITORY}", "where a pipeline finds the action"
 
 
 def test_the_citation_is_of_this_version() -> None:
@@ -45,14 +47,6 @@ def test_llms_txt_names_the_pages_of_the_docs_and_no_others() -> None:
     assert len(links) == len(set(links))
     assert set(links) == in_site
     assert in_site <= PAGES
-
-
-def test_the_links_of_agents_and_security_lead_to_files() -> None:
-    assert len(read("AGENTS.md").splitlines()) <= 40
-    for file in ("AGENTS.md", "SECURITY.md"):
-        links = [link for link in re.findall(r"\]\(([^)]+)\)", read(file)) if "://" not in link]
-        assert links
-        assert not [link for link in links if not (ROOT / link).exists()]
 
 
 def test_only_the_job_that_publishes_may_ask_for_an_identity() -> None:
@@ -93,8 +87,13 @@ def build(checkout: Path, tag: str) -> Any:
     )
 
 
-def test_a_tag_builds_the_wheel_and_the_sdist_of_its_version_alone(checkout: Path) -> None:
+def test_a_tag_builds_wheel_and_sdist_of_its_version_alone_once_the_changelog_has_its_date(checkout: Path) -> None:
     version = pytest_lmgate.__version__
+    changelog = (checkout / "CHANGELOG.md").read_text()
+    unreleased = re.sub(r"(## \[[\d.]+\]) - .*", r"\1 - unreleased", changelog, count=1)
+    (checkout / "CHANGELOG.md").write_text(unreleased)
+    assert "unreleased" in build(checkout, f"v{version}").stderr
+    (checkout / "CHANGELOG.md").write_text(changelog)
     for tag in (version, "v9.9.9", "v9; touch gone", ""):
         done = build(checkout, tag)
         assert done.returncode == 2
@@ -104,12 +103,3 @@ def test_a_tag_builds_the_wheel_and_the_sdist_of_its_version_alone(checkout: Pat
     assert done.returncode == 0, done.stderr
     built = sorted(path.name for path in (checkout / "dist").iterdir() if path.name != ".gitignore")
     assert built == [f"pytest_lmgate-{version}-py3-none-any.whl", f"pytest_lmgate-{version}.tar.gz"]
-
-
-def test_a_version_that_the_changelog_calls_unreleased_is_not_built(checkout: Path) -> None:
-    shutil.copy(ROOT / "CHANGELOG.md", checkout)
-    changelog = checkout / "CHANGELOG.md"
-    changelog.write_text(re.sub(r"(## \[[\d.]+\]) - .*", r"\1 - unreleased", changelog.read_text(), count=1))
-    done = build(checkout, f"v{pytest_lmgate.__version__}")
-    assert done.returncode == 2
-    assert "unreleased" in done.stderr

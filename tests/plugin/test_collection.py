@@ -7,55 +7,43 @@ from typing import Any
 import pytest
 
 import pytest_lmgate.plugin.session  # noqa: F401 - see conftest.py
-from pytest_lmgate.plugin.collection import (
-    asks_for_all,
-    mistyped,
-    was_stopped,
-)
+from pytest_lmgate.plugin.collection import asks_for_all, mistyped, was_stopped
 from pytest_lmgate.plugin.yaml_items import may_have_gates
 from tests.plugin.conftest import Configured
-
-
-def items(count: int) -> list[Any]:
-    return [SimpleNamespace(nodeid="test_a.py::test_one") for _ in range(count)]
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("-k", "die"),
-        ("-m", "slow"),
-        ("-x",),
-        ("--lf",),
-        ("--ignore", "packages"),
-        ("--deselect", "test_a.py::test_one"),
-        ("--lmgate-config", "other.yaml"),
-        ("-o", "addopts="),
-        ("--noconftest",),
-        (".",),
+        "-k die",
+        "-m slow",
+        "-x",
+        "--lf",
+        "--ignore packages",
+        "--deselect test_a.py::test_one",
+        "--lmgate-config other.yaml",
+        "-o addopts=",
+        "--noconftest",
+        ".",
     ],
 )
-def test_whatever_selects_tests_or_settings_does_not_ask_for_all(
-    configured: Configured, pytester: pytest.Pytester, arguments: tuple[str, ...]
+def test_what_selects_tests_does_not_ask_for_all(
+    configured: Configured, pytester: pytest.Pytester, arguments: str
 ) -> None:
     (pytester.path / "other.yaml").touch()
-    assert not asks_for_all(configured(*arguments))
+    assert not asks_for_all(configured(*arguments.split()))
 
 
-@pytest.mark.parametrize(
-    ("shouldfail", "shouldstop", "status", "stopped"),
-    [
-        (False, False, pytest.ExitCode.TESTS_FAILED, False),
-        ("stopping after 1 failures", False, pytest.ExitCode.TESTS_FAILED, True),
-        (False, "enough", pytest.ExitCode.OK, True),
-        (False, False, pytest.ExitCode.INTERRUPTED, True),
-    ],
-)
-def test_a_session_that_was_stopped_left_tests(
-    shouldfail: Any, shouldstop: Any, status: pytest.ExitCode, stopped: bool
-) -> None:
-    session: Any = SimpleNamespace(shouldfail=shouldfail, shouldstop=shouldstop, exitstatus=status)
-    assert was_stopped(session) is stopped
+def test_a_session_that_was_stopped_left_tests() -> None:
+    failed, ok, interrupted = pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.OK, pytest.ExitCode.INTERRUPTED
+    for fail, stop, status, stopped in (
+        (False, False, failed, False),
+        ("after 1 failure", False, failed, True),
+        (False, "enough", ok, True),
+        (False, False, interrupted, True),
+    ):
+        session: Any = SimpleNamespace(shouldfail=fail, shouldstop=stop, exitstatus=status)
+        assert was_stopped(session) is stopped
 
 
 GATES = ("ppl_max", "bleu_min", "no_regression")
@@ -93,7 +81,6 @@ def test_a_mark_that_is_close_to_a_gate_is_named_once_with_the_first_test(pytest
         ("models: {a: {path: x, load: {gate_up: [1]}}}\ndatasets:\ndefaults: {}\n# gates:\n", False),
         ("datasets:\n  gate-keepers: &a {path: x}\n  b: *a\n", False),
         ("models:\n  a: {path: x}\n  gates:\n    - ppl_max: {model: a}\n", True),
-        ("datasets:\n  a: {path: x}\n  all:\n    - ppl_max: {model: a}\n", True),
         ("datasets:\n  - pplmax: {model: a}\n", True),
         ("datasets:\n  a: {path: x}\n  gatse:\n    - pplmax: {model: a}\n", True),
         ("models: {a: {path: x, load: {b: [1]}, choices: [c]}}", False),
@@ -103,15 +90,12 @@ def test_a_mark_that_is_close_to_a_gate_is_named_once_with_the_first_test(pytest
         ("? [gates]\n: []\n", True),
         ("? *a\n: []\n", True),
         ("- models: {}\n", True),
-        ("models\n", True),
         ("models: {}\n---\ngates: []\n", True),
         ("models: {a: [}", True),
         ("models: {a: '\x07'}", True),
         ("models: " + "[" * 100_000, True),
     ],
 )
-def test_a_project_file_is_looked_at_for_gates_and_for_what_may_have_lost_them(
-    tmp_path: Path, text: str, expected: bool
-) -> None:
+def test_a_project_file_is_searched_for_gates_and_for_what_lost_them(tmp_path: Path, text: str, expected: bool) -> None:
     (tmp_path / "lmgate.yaml").write_text(text)
     assert may_have_gates(tmp_path / "lmgate.yaml") is expected

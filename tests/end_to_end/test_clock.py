@@ -1,6 +1,5 @@
-"""A clock that is set back and a file system without locks: the system itself lies, see `tests.cache.faulty_libc`."""
+"""A clock that is set back: the system itself lies, see `tests.cache.faulty_libc`."""
 
-import errno
 import os
 
 import pytest
@@ -8,24 +7,17 @@ import pytest
 from tests.cache.faulty_libc import faulty_libc
 from tests.end_to_end.commands import lmgate_json
 from tests.end_to_end.dice import DiceProject
-from tests.end_to_end.projects import finished
 
 TWO_DAYS = str(2 * 86400)
 REPORTS = ("--lmgate-report=json:report.json", "--lmgate-report=html:report.html", "--lmgate-history=runs")
 
 
-@pytest.fixture(scope="module")
-def libc(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What loads the library that fails."""
-    env = faulty_libc(tmp_path_factory.mktemp("libc"))
-    return {"LD_PRELOAD": env["LD_PRELOAD"]}
-
-
 def test_a_clock_that_is_set_back_between_runs_gives_no_stale_hit_and_no_negative_time(
-    dice: DiceProject, libc: dict[str, str]
+    dice: DiceProject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     dice.models(a={}).gates([("a", "one")])
-    dice.run(*REPORTS, env=libc | {"CLOCK_SECONDS": TWO_DAYS}, fresh=True).expect(0, passed=1)
+    env = {"LD_PRELOAD": faulty_libc(tmp_path_factory.mktemp("libc"))["LD_PRELOAD"], "CLOCK_SECONDS": TWO_DAYS}
+    dice.run(*REPORTS, env=env, fresh=True).expect(0, passed=1)
     dice.run(*REPORTS).expect(0, passed=1).says("cached")
     (dated,) = dice.report()["gates"]
     assert len(list((dice.folder / "runs").iterdir())) == 2
@@ -45,18 +37,3 @@ def test_a_clock_that_is_set_back_between_runs_gives_no_stale_hit_and_no_negativ
     (recorded,) = lmgate_json(dice.folder, "history", "runs")["gates"]
     assert [run["verdict"] for run in recorded["runs"]] == ["pass", "fail", "pass"]
     assert recorded["runs"][2]["date"] > recorded["runs"][1]["date"]
-
-
-@pytest.mark.parametrize("number", [errno.ENOLCK], ids=errno.errorcode.get)
-def test_a_cache_without_locks_measures_once_and_the_summary_says_so_once(
-    dice: DiceProject, libc: dict[str, str], number: int
-) -> None:
-    dice.models(a={"seconds": 0.05}).gates([("a", "one")])
-    env = libc | {"FLOCK_ERRNO": str(number)}
-    outcomes = [finished(each) for each in [dice.start("-W", "error", env=env) for _ in range(2)]]
-    for outcome in outcomes:
-        outcome.expect(0, passed=1).is_silent_on("Warning")
-    assert dice.loaded == ["a"]
-    # The one that comes late may find the measurement kept, and asks for no lock.
-    assert max(outcome.out.count("has no locks") for outcome in outcomes) == 1, outcomes
-    assert not [each for each in (dice.folder / ".lmgate_cache" / "locks").iterdir() if each.suffix == ".marker"]
