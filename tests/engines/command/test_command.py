@@ -188,7 +188,7 @@ def test_a_plan_a_check_and_a_machine_that_lacks_what_the_program_requires_start
     assert (project.status, len(starts(project))) == (0, 1), said
 
 
-@pytest.mark.parametrize("way", [WAYS[1], WAYS[4], WAYS[5]], ids=str)
+@pytest.mark.parametrize("way", [WAYS[0], WAYS[2], WAYS[3]], ids=str)
 def test_nothing_is_left_of_a_session_with_a_part_that_is_killed(project: Project, way: Any) -> None:
     entry = json.loads(entry_of("--children --slow 0.01", load={"wait": 20}).replace("{files}", str(project.files)))
     write_project(project.folder, project.files / "tokenizer", entry)
