@@ -1,7 +1,7 @@
 """The protocol ``llama.cpp`` on a GGUF gives what llama.cpp's own program prints, `PRINTED`, to its last digit.
 
-It was llama-perplexity of llama-cpp-python's own version of llama.cpp, with ``--device none -t 1``, and ``-b CONTEXT``: of
-fewer than 64 tokens of a chunk at a time its flash attention computes in float16. For float32 weights the engine keeps
+It was llama-perplexity of llama-cpp-python's own llama.cpp, with ``--device none -t 1``, and ``-b CONTEXT``: of fewer
+than 64 tokens of a chunk at a time its flash attention computes in float16. For float32 weights the engine keeps
 keys and values in float32 and switches flash attention off; the program was told ``-fa off -ctk f32 -ctv f32``, and
 `ENGINE_AS_PROGRAM` makes the engine do as it does untold. The program rounds as its processor does, `ROUNDING`.
 """

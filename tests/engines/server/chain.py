@@ -35,7 +35,7 @@ class Model:
         return found
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any]:
-        ids = list(body["prompt"])
+        ids = [token if isinstance(token, int) else ord(token) % SIZE for token in body["prompt"]]  # letters, of a text
         read, drawn = len(ids), random.Random(body.get("seed"))
         for _ in range(body["max_tokens"]):
             row = self.row(ids[-1])

@@ -54,13 +54,6 @@ def test_divergences_are_computed_without_a_wait() -> None:
     assert found.shape == (30, 5)
 
 
-def test_what_would_be_waited_for_is_seen() -> None:
-    hidden = torch.empty(30, 4, device=META)
-    wait = launch_nll(hidden, torch.arange(30), _head(torch.empty(50, 4, device=META)), TileShape(16, 5))
-    with pytest.raises(NotImplementedError, match="meta tensor"):
-        wait()
-
-
 def test_a_device_without_float64_is_asked_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Apple's GPUs are: they raise where a tensor would be float64."""
     torch.manual_seed(0)
