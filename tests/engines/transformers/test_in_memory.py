@@ -186,8 +186,8 @@ def test_another_adapter_another_strength_or_none_is_another_model() -> None:
 
 def test_a_compiled_model_is_named() -> None:
     compiled = build("llama")
-    compiled.compile()
     with warnings.catch_warnings(action="ignore"):
+        compiled.compile()
         assert unknown(torch.compile(build("llama")))
         assert unknown(compiled)
 
