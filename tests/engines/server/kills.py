@@ -1,8 +1,8 @@
 """Kills sessions that start servers, and looks for what is left.
 
 Each session gates a model behind `fake.py`, whose children ignore SIGTERM and of which one is in its own session.
-At a random time pytest, a worker of xdist, the server or the program that guards it gets a signal. Then no process
-may be left and no port held, and the session may only be green if it has a verdict for every gate.
+At a random time pytest, the server or the program that guards it, also while it ends the server, gets a signal. Then
+no process may be left and no port held, and the session may only be green if it has a verdict for every gate.
 """
 
 import contextlib
@@ -105,13 +105,12 @@ def has_ended(folder: Path) -> bool:
     return bool(ports) and not command_of(processes[0])
 
 
-def sessions(folder: Path) -> dict[str, list[int]]:
-    """Return pytest's process and those of xdist's workers, as far as they run."""
-    found: dict[str, list[int]] = {"pytest": [], "worker": []}
+def sessions(folder: Path) -> list[int]:
+    """Return pytest's process, not those of xdist's workers."""
     with contextlib.suppress(OSError):
-        for name, process in (line.split() for line in (folder / "sessions.txt").read_text().splitlines()):
-            found["pytest" if name == "pytest" else "worker"].append(int(process))
-    return found
+        lines = (folder / "sessions.txt").read_text().splitlines()
+        return [int(line.split()[1]) for line in lines if line.startswith("pytest ")]
+    return []
 
 
 def guards_of(folder: Path) -> list[int]:
@@ -138,7 +137,7 @@ def killed(python: str, folder: Path, way: tuple[str, signal.Signals, int], seco
     until, victims = time.monotonic() + seconds, list[int]()
     while session.poll() is None and not (victims and time.monotonic() > until):
         victims = {
-            **sessions(folder),
+            "pytest": sessions(folder),
             "guard": guards_of(folder),
             "ending guard": guards_of(folder) if has_ended(folder) else [],
             "server": started(folder)[0][:1],

@@ -248,18 +248,6 @@ def test_the_logits_are_never_held_whole() -> None:
 # Hidden states on disk: what is written is read, in a file without a name, within its bounds.
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_what_is_written_is_read_bit_for_bit_in_any_order(dtype: torch.dtype, tmp_path: Path) -> None:
-    states = torch.randn(7, 10, generator=torch.Generator().manual_seed(0)).to(dtype).t()  # strided
-    with Spool(tmp_path) as file:
-        file.write(4, states[4:])
-        file.write(0, states[:4])
-
-        assert torch.equal(file.read(2, 5), states[2:7])
-        assert torch.equal(file.read(0, 10), states)
-        assert file.read(0, 1).dtype == dtype
-
-
 def test_a_full_disk_is_an_error_that_says_what_to_do() -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full, which is always full")
