@@ -42,12 +42,13 @@ class Pipes:
             TimeoutError: The program has printed none for so many seconds.
             EOFError: It cannot print any more.
         """
-        until = time.monotonic() + seconds
+        until, searched = time.monotonic() + seconds, 0
         with selectors.PollSelector() as ready:
             ready.register(self._reads, selectors.EVENT_READ)
             if self._todo:
                 ready.register(self._writes, selectors.EVENT_WRITE)
-            while b"\n" not in self._heard and len(self._heard) <= _LONGEST:
+            while self._heard.find(b"\n", searched) < 0 and len(self._heard) <= _LONGEST:
+                searched = len(self._heard)
                 events = ready.select(max(0.0, until - time.monotonic()))
                 if not events:
                     raise TimeoutError

@@ -18,15 +18,6 @@ JOB = Job(model="m", dataset="d")
 CORPUS = Corpus("d", tuple(text_of(150, seed) for seed in range(6)))
 
 
-WAYS = [
-    {},
-    {"stop": "the"},
-    {"seed": 3, "temperature": 0.8},
-    {"seed": 4, "top_k": 7},
-    {"seed": 5, "top_p": 0.7, "temperature": 1.3},
-]
-
-
 def requests_of(runner: Any, protocol: WindowProtocol, corpus: Corpus = CORPUS) -> Requests:
     streams, plan = planned_windows(corpus, protocol.windowing(CONTEXT, model="m"), runner.tokenizer, "m")
     return window_requests(streams, plan, corpus.name)

@@ -8,7 +8,6 @@ import os
 import random
 import subprocess
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,45 +29,11 @@ OPTIONS = [
     "protocol: gptq, max_length: 128",
     "protocol: lm-eval",
 ]
-# A conftest.py that notes each batch that a runner begins to score, and lets the session die before a call.
-_WATCHED = """
-import os, pathlib
-import MODULE as module
-from pytest_lmgate.measure import loop
-
-loop.SAVE_SECONDS = 0.0  # every partial result is kept at once
-plain = module.RUNNER.begin
-here = pathlib.Path(__file__).parent
-
-def begin(self, requests):
-    log = here / "scored.txt"
-    if log.exists() and len(log.read_text().split()) == int(os.environ.get("DIE_AFTER", -1)):
-        os._exit(9)
-    with log.open("a") as file:
-        file.write(f"NOTE\\n")
-    return plain(self, requests)
-
-module.RUNNER.begin = begin
-module.RUNNER.is_tried, module.RUNNER.rereads = True, False  # no call but those of the measurement
-"""
 
 
 def ppl(model: str, options: str = OPTIONS[0]) -> str:
     """Return a gate of a model's perplexity."""
     return f"ppl_max: {{model: {model}, dataset: text, limit: 999999, {options}}}"
-
-
-def watched(runner: str, *, note: str = "{len(requests)}", and_then: str = "") -> str:
-    """Return a conftest.py that notes each batch that a runner begins to score, and dies after ``DIE_AFTER`` of them.
-
-    Args:
-        runner: Module and class, as in ``fair_die:Die``.
-        note: What to write into scored.txt for each batch: inside an f-string of `self` and `requests`.
-        and_then: More of the file.
-    """
-    module, _, name = runner.partition(":")
-    own = _WATCHED.replace("MODULE", module).replace("RUNNER", name).replace("NOTE", note)
-    return own + textwrap.dedent(and_then)
 
 
 def text_of(words: int, seed: int = 0) -> str:

@@ -17,23 +17,29 @@ from pytest_lmgate.engines.registry import BACKENDS
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.settings.entries import ModelSpec
 from tests.end_to_end.projects import Outcome, Project, environment
-from tests.engines.projects import watched
 from tests.warm import warm_python
 
 HERE = Path(__file__).parent
-# Every batch is reported at once, and torch is not imported.
-WATCHED = watched(
-    "fair_die:Die",
-    and_then="""
+# Every batch is noted and reported at once, and torch is not imported.
+WATCHED = """
+    import pathlib
+    import fair_die
     import pytest_lmgate.report.text as progress
 
     progress._LOG_SECONDS = 0.0
+    plain = fair_die.Die.begin
+
+    def begin(self, requests):
+        with (pathlib.Path(__file__).parent / "scored.txt").open("a") as file:
+            file.write(f"{len(requests)}\\n")
+        return plain(self, requests)
+
+    fair_die.Die.begin = begin
 
     def pytest_sessionfinish():
         import sys
         assert not {"torch", "transformers", "datasets"} & sys.modules.keys()
-    """,
-)
+"""
 
 
 class _Project(Project):
@@ -149,25 +155,13 @@ def test_a_worse_model_fails_no_regression_and_an_equal_one_is_an_error(dice: _P
     against_six("twin").expect(1).says("FAIL")
 
 
-@pytest.mark.parametrize(
-    ("gate", "message"),
-    [
-        (
-            "kl_max: {model: eight, reference: six, dataset: text, limit: 1}",
-            "kl is not possible with the model 'eight'",
-        ),
-        ("ppl_max: {model: dye, dataset: text, limit: 7}", f"{[*BACKENDS][-1]}, fair-die; got 'fair-dye'"),
-        ("ppl_max: {model: bare, dataset: text, limit: 7}", "model 'bare': expected path: of a file with its sides"),
-    ],
-)
-def test_what_it_does_not_offer_and_a_wrong_entry_are_one_clear_error(dice: _Project, gate: str, message: str) -> None:
-    dice.add(**{"dye": "{backend: fair-dye, path: six.die}", "bare": "{backend: fair-die}"})
-    done = dice.judge(gate).says(message)
-    assert done.code != 0
-
-
 BROKEN = """
-    from pytest_lmgate.engines.base import Backend, Model
+    from pytest_lmgate.engines.base import SAMPLING, Backend, Model, Runner
+    from pytest_lmgate.windows.tokens import TokenizerFacts
+
+    class Writer(Runner):
+        def generate(self, prompts, settings):
+            return [(each.prompt[:settings.max_new_tokens], settings.max_new_tokens) for each in prompts]
 
     class Broken(Backend):
         name = "broken"
@@ -175,105 +169,49 @@ BROKEN = """
         def describe(self, entry):
             if entry.name == "raises":
                 return 1 / 0
-            context = -4 if entry.name == "negative" else 32
-            return None if entry.name == "nothing" else Model(entry.name, refuse, context=context)
+            offers, honours = frozenset({"score", "generate"}), SAMPLING - {"top_k"}
+            how = {"context": -4 if entry.name == "negative" else 64, "offers": offers, "honours": honours}
+            return None if entry.name == "nothing" else Model(entry.name, lambda: opened(entry.name), **how)
 
-    def refuse():
-        raise RuntimeError("no chip")
+    def opened(name):
+        if name == "refuses":
+            raise RuntimeError("no chip")
+        writer = Writer()
+        if name == "writes":
+            writer.tokenizer = TokenizerFacts(lambda text, special: [ord(letter) % 64 for letter in text])
+        return None if name == "closed" else writer
 
     def pytest_lmgate_backends(config):
         return [Broken()]
 """
+NO_RUNNER = "expected its engine to open a Runner whose tokenizer is a TokenizerFacts, got"
+FAILS = {
+    "raises": "model 'raises': the engine broken cannot describe it: ZeroDivisionError: division by zero",
+    "nothing": "model 'nothing': expected the engine broken to describe a Model, got NoneType",
+    "negative": "model 'negative': expected the engine broken to give a context of 1 token or more, or None for no",
+    "refuses": "model 'refuses': its engine cannot load it: RuntimeError: no chip (",
+    "mute": f"model 'mute': {NO_RUNNER} Writer",
+    "closed": f"model 'closed': {NO_RUNNER} NoneType",
+    "bare": "model 'bare': expected path: of a file with its sides",
+}
 
 
-def test_an_engine_that_fails_is_one_sentence(dice: _Project) -> None:
+def test_an_engine_that_fails_and_what_it_does_not_offer_is_one_sentence(dice: _Project) -> None:
     dice.write(conftest=BROKEN)
-    names = ("raises", "nothing", "refuses", "negative")
-    dice.add(**dict.fromkeys(names, "{backend: broken}"))
-    done = dice.judge(*(f"ppl_max: {{model: {name}, dataset: text, limit: 7}}" for name in names))
-    done.expect(1).is_silent_on("Traceback").says(
-        "model 'raises': the engine broken cannot describe it: ZeroDivisionError: division by zero",
-        "model 'nothing': expected the engine broken to describe a Model, got NoneType",
-        "model 'negative': expected the engine broken to give a context of 1 token or more, or None for no",
-        f"model 'refuses': its engine cannot load it: RuntimeError: no chip ({dice.folder / 'conftest.py'}:13)",
-    )
-
-
-WRONG = """
-    import random
-    import numpy as np
-    from pytest_lmgate.engines.base import SAMPLING, Backend, Model, Runner
-    from pytest_lmgate.windows.tokens import TokenizerFacts
-
-    ENCODE = lambda text, special: [ord(letter) % 64 for letter in text]
-    SCORES = {"peeking": lambda each: 9 + np.sin(each.targets * 1.7 + np.append(each.ids[1:], 0)[each.at])}
-    WRITES = {
-        "long": lambda each, how: (each.prompt * 9, 5),
-        "counts": lambda each, how: ("a", how.max_new_tokens + 1),
-        "bare": lambda each, how: "a text",
-        "nothing": lambda each, how: None,
-        "honest": lambda each, how: (each.prompt[:how.max_new_tokens], how.max_new_tokens),
-    }
-
-    class Wrong(Runner):
-        def __init__(self, name):
-            self.name = name
-            if name != "mute":
-                self.tokenizer = TokenizerFacts(ENCODE)
-            if name == "negative":
-                self.tokenizer = TokenizerFacts(lambda text, special: [-1 for letter in text])
-
-        def score(self, requests):
-            return [SCORES[self.name](each) for each in requests]
-
-        def generate(self, prompts, settings):
-            return None if self.name == "none" else [WRITES[self.name](each, settings) for each in prompts]
-
-    class Engine(Backend):
-        name = "own"
-
-        def describe(self, entry):
-            offers = frozenset({"score", "generate"})
-            honours = SAMPLING - {"top_k"} if entry.name == "honest" else frozenset()
-            open_ = (lambda: None) if entry.name == "closed" else lambda: Wrong(entry.name)
-            return Model(entry.name, open_, content={"name": entry.name}, offers=offers, honours=honours)
-
-    def pytest_lmgate_backends(config):
-        return [Engine()]
-"""
-WRONG_SCORES = {
-    "peeking": "perplexity is undefined for the model 'peeking': its likelihood of a token depends on the tokens after",
-    "mute": "model 'mute': expected its engine to open a Runner whose tokenizer is a TokenizerFacts, got Wrong",
-    "closed": "model 'closed': expected its engine to open a Runner whose tokenizer is a TokenizerFacts, got NoneType",
-    "negative": "model 'negative': its tokenizer gives token id -1: expected 0 or more",
-}
-WRONG_TEXTS = {
-    ("long", ""): "row 10: a text of 144 tokens, but 32 were asked for (max_new_tokens): its engine must end the text",
-    ("counts", ""): "row 10: a text of 33 tokens, but 32 were asked for (max_new_tokens)",
-    ("bare", ""): "model 'bare': row 10: expected a text and its number of tokens, got 'a text'",
-    ("nothing", ""): "model 'nothing': row 10: expected a text and its number of tokens, got None",
-    ("none", ""): "model 'none': expected a list of texts with their numbers of tokens, got NoneType",
-    ("long", ", num_beams: 2"): "num_beams: the engine of the model 'long' does not support it (it supports none: it",
-    ("long", ", seed: 1, temperature: 2.0"): "seed: the engine of the model 'long' does not support it",
-    (
-        "honest",
-        ", seed: 1, top_k: 4",
-    ): "top_k: the engine of the model 'honest' does not support it (it supports seed, te",
-}
-
-
-def test_numbers_and_texts_that_would_pass_are_errors(dice: _Project) -> None:
-    dice.write(conftest=WRONG)
-    names = [*WRONG_SCORES, "long", "counts", "bare", "nothing", "none", "honest"]
-    dice.add(**dict.fromkeys(names, "{backend: own}"))
-    scores = [f"ppl_max: {{model: {name}, dataset: text, limit: 999999, max_length: 64}}" for name in WRONG_SCORES]
-    texts = [
-        f"bleu_min: {{model: {name}, dataset: news, limit: 1, max_new_tokens: 32{more}}}" for name, more in WRONG_TEXTS
-    ]
+    dice.add(**dict.fromkeys(["writes", *FAILS], "{backend: broken}") | {"bare": "{backend: fair-die}"})
+    gates = [f"ppl_max: {{model: {name}, dataset: text, limit: 7}}" for name in FAILS]
+    gates += ["kl_max: {model: eight, reference: six, dataset: text, limit: 1}"]
+    write = "model: writes, dataset: numbers, limit: 0.99"
+    gates += [f"exact_min: {{{write}, {how}}}" for how in ("seed: 1, top_k: 4", "num_beams: 2")]
     # The loop cuts at a stop string, whatever the engine does.
-    stopped = "exact_min: {model: honest, dataset: numbers, limit: 0.99, stop: ' of', seed: 1, top_p: 0.9}"
-    done = dice.judge(*scores, *texts, stopped).is_silent_on("Traceback")
-    done.says(f"1 passed, {len(scores) + len(texts)} errors", *WRONG_SCORES.values(), *WRONG_TEXTS.values())
+    done = dice.judge(*gates, f"exact_min: {{{write}, max_new_tokens: 32, stop: ' of', seed: 1, top_p: 0.9}}")
+    done.expect(1).is_silent_on("Traceback").says(
+        *FAILS.values(),
+        "kl is not possible with the model 'eight'",
+        "top_k: the engine of the model 'writes' does not support it (it supports seed, te",
+        "num_beams: the engine of the model 'writes' does not support it",
+        f"1 passed, {len(gates)} errors",
+    )
 
 
 def test_the_engine_that_the_documentation_shows_works(dice: _Project) -> None:
@@ -326,6 +264,7 @@ def test_a_divergence_as_the_documentation_shows_it_is_that_of_the_distributions
 @pytest.mark.parametrize(
     ("hook", "message"),
     [
+        ("return []", f"{[*BACKENDS][-1]}, fair-die; got 'fair-dye'"),
         ("return 5", "pytest_lmgate_backends: expected a list of Backend objects, got int 5"),
         ("return [5]", "expected a Backend with a name and describe(entry), got int"),
         ("import fair_die; return [fair_die.Dice()]", "there are two backends with the name 'fair-die'"),
@@ -334,7 +273,8 @@ def test_a_divergence_as_the_documentation_shows_it_is_that_of_the_distributions
 )
 def test_a_wrong_registration_is_a_usage_error(dice: _Project, hook: str, message: str) -> None:
     dice.write(conftest=f"def pytest_lmgate_backends(config):\n    {hook}")
-    dice.judge("ppl_max: {model: six, dataset: text, limit: 6.01}").expect(4).says(message)
+    dice.add(dye="{backend: fair-dye, path: six.die}")
+    dice.judge("ppl_max: {model: dye, dataset: text, limit: 6.01}").expect(4).says(message)
 
 
 def test_an_engine_without_options_says_that_it_has_none() -> None:

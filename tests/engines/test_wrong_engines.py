@@ -12,7 +12,10 @@ from pytest_lmgate.engines.registry import raised
 from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
 from pytest_lmgate.measure.loop import Job, Log, Progress
 from pytest_lmgate.measure.scoring import score
+from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.requests import Request, Requests
+from pytest_lmgate.windows.tokens import PromptIds, TokenizerFacts
+from tests.engines.numbers import texts_of
 from tests.windows.documents import document_requests
 
 
@@ -43,19 +46,15 @@ def _certain(request: Request) -> Any:
     return np.zeros(len(request.targets))
 
 
+def _full(value: float) -> Callable[[Request], Any]:
+    return lambda request: np.full(len(request.targets), value)
+
+
 @pytest.mark.parametrize(
     ("answer", "error", "message"),
     [
-        (
-            lambda each: np.full(len(each.targets), np.nan),
-            NonFiniteError,
-            "NaN log-likelihood of token 1 in document 0",
-        ),
-        (
-            lambda each: np.full(len(each.targets), -2.0),
-            EngineError,
-            "a negative log-likelihood of -2 nats in a window",
-        ),
+        (_full(np.nan), NonFiniteError, "NaN log-likelihood of token 1 in document 0"),
+        (_full(-2.0), EngineError, "a negative log-likelihood of -2 nats in a window"),
         (lambda each: np.zeros(len(each.targets) + 1), EngineError, "expected 15 numbers of a window of 15 tokens"),
         (lambda each: 1 / 0, EngineError, "running a window of 15 tokens failed: ZeroDivisionError"),
     ],
@@ -76,7 +75,7 @@ def test_results_for_too_few_or_too_many_requests_are_an_error(given: int) -> No
 
 
 def test_rounding_below_zero_is_no_error() -> None:
-    found = score(_Engine(lambda each: np.full(len(each.targets), -1e-7)), _requests(16), Job(model="m", dataset="d"))
+    found = score(_Engine(_full(-1e-7)), _requests(16), Job(model="m", dataset="d"))
     assert np.isfinite(found.nll).all()
 
 
@@ -150,6 +149,57 @@ def test_what_an_engine_refuses_before_the_first_batch_is_its_own_error() -> Non
     with pytest.raises(ModelError, match=r"^looks ahead$"):
         score(engine, _requests(9), Job(model="m", dataset="d"))
     assert engine.batches == []
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_batch_begins_before_the_results_of_the_one_before_are_waited_for_where_the_engine_says_so(
+    ahead: bool,
+) -> None:
+    engine, log = _Engine(_certain, Batching(tokens=8, dispatch_async=ahead)), list[str]()
+    begin = engine.begin
+
+    def logged(requests: Sequence[Request]) -> Any:
+        log.append("begun")
+        wait = begin(requests)
+        return lambda: log.append("waited for") or wait()
+
+    engine.begin = logged  # type: ignore[method-assign]
+    score(engine, _requests(*[9] * 3), Job(model="m", dataset="d"))
+    both = ["begun", "begun", "waited for", "begun", "waited for", "waited for"]
+    assert log == (both if ahead else ["begun", "waited for"] * 3)
+
+
+class _Writer(Runner):
+    tokenizer = TokenizerFacts(lambda text, special: [-1 if letter == "-" else ord(letter) for letter in text])
+
+    def __init__(self, written: Any) -> None:
+        self._written = written
+
+    def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Any:
+        return self._written and [self._written] * len(prompts)
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        (
+            ("number 1 " * 9, 5),
+            "row 0: a text of 81 tokens, but 32 were asked for .max_new_tokens.: its engine must end",
+        ),
+        (("a", 33), "row 0: a text of 33 tokens, but 32 were asked for .max_new_tokens."),
+        ("a text", "model 'm': row 0: expected a text and its number of tokens, got 'a text'"),
+        ([None], "model 'm': row 0: expected a text and its number of tokens, got .None."),
+        (None, "model 'm': expected a list of texts with their numbers of tokens, got NoneType"),
+    ],
+)
+def test_texts_that_would_pass_are_errors(written: Any, says: str) -> None:
+    with pytest.raises(EngineError, match=says):
+        texts_of(_Writer(written), ["a prompt"], max_new_tokens=32)
+
+
+def test_a_token_id_below_zero_is_an_error() -> None:
+    with pytest.raises(ModelError, match="model 'm': its tokenizer gives token id -1: expected 0 or more"):
+        texts_of(_Writer(("a", 1)), ["-"], max_new_tokens=32)
 
 
 # An engine's exception in a message: with the line to look at, where it is one of the user's own.

@@ -19,7 +19,6 @@ from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.requests import window_requests
 from tests.engines.transformers.measuring import (
-    Kept,
     generate_texts,
     measure_conditional_nll,
     measure_divergence,
@@ -66,22 +65,6 @@ def test_windows_in_half_precision(name: str, dtype: torch.dtype) -> None:
     agree(measure_nll(there(model, dtype=dtype), STREAMS, plan), measure_nll(loaded(model), STREAMS, plan), dtype)
 
 
-@pytest.mark.parametrize("stride", [8, 16, 32])
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_strides_and_ways_of_attention(stride: int, attention: str) -> None:
-    plan, model = sliding(STREAMS, 32, stride), build("llama")
-    expected, moved = measure_nll(loaded(model), STREAMS, plan), there(model)
-    moved.model.set_attn_implementation(attention)
-    agree(measure_nll(moved, STREAMS, plan), expected)
-
-
-@pytest.mark.parametrize("dtype", ROUNDING)
-def test_the_batch_size_moves_a_number_by_rounding_at_most(dtype: torch.dtype) -> None:
-    plan, moved = sliding(STREAMS, 32, 16), there(build("llama"), dtype=dtype)
-    one, many = (measure_nll(moved, STREAMS, plan, batch_size=size) for size in (1, "auto"))
-    agree(many, one, dtype)
-
-
 @pytest.mark.parametrize("side_by_side", [True, False])
 @pytest.mark.parametrize("dtype", ROUNDING)
 def test_divergences_in_memory_and_by_way_of_the_disk(side_by_side: bool, dtype: torch.dtype) -> None:
@@ -115,20 +98,6 @@ def test_texts(how: dict[str, Any]) -> None:
     expected, found = write(loaded(model, tokenizer)), write(there(model, tokenizer))
     # A tie that rounds otherwise changes a text from there on.
     assert sum(one == other for one, other in zip(found, expected, strict=True)) >= len(PROMPTS) - 1
-
-
-def test_an_interrupted_measurement_goes_on_where_it_was() -> None:
-    plan, moved, kept = sliding(STREAMS, 32, 16), there(build("llama")), list[Any]()
-    whole = measure_nll(moved, STREAMS, plan, batch_size=1)
-
-    def interrupt(nll: Any) -> None:
-        kept.append(nll.copy())
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        measure_nll(moved, STREAMS, plan, batch_size=1, kept=Kept(save=interrupt, every=0))
-    assert 0 < np.isfinite(kept[0]).sum() < len(whole)
-    agree(measure_nll(moved, STREAMS, plan, batch_size=1, kept=Kept(kept[0])), whole)
 
 
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="the processor's memory is tested in tests/measure")

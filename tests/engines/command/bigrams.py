@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1] / "server"))
 
-from fake import SIZE, Model
+from chain import SIZE, Model
 
 # What is printed in place of a right answer.
 LINES = {

@@ -1,6 +1,5 @@
 """Each engine of the package runs every case of the contract, or says why not."""
 
-import ast
 import re
 from pathlib import Path
 
@@ -21,17 +20,5 @@ def test_every_leg_of_an_engine_runs_its_contract() -> None:
     assert {engine.leg for engine in ENGINES} == {"", *(name for pair in legs for name in pair if name)}
 
 
-def test_every_test_is_for_every_engine_but_for_cases_that_engines_lack() -> None:
-    marks: set[str] = set()
-    for file in HERE.glob("test_*.py"):
-        for test in ast.parse(file.read_text("utf-8")).body:
-            if not isinstance(test, ast.FunctionDef) or not test.name.startswith("test_"):
-                continue
-            assert file == Path(__file__) or test.args.args[0].arg == "bench", test.name
-            calls = [each for each in test.decorator_list if isinstance(each, ast.Call)]
-            marks |= {ast.literal_eval(each.args[0]) for each in calls if ast.unparse(each.func) == "pytest.mark.needs"}
-    lacked = {case for engine in ENGINES for case in engine.lacks}
-    assert marks | {"bos", "any target", "whole characters", "damaged"} == CASES.keys()
-    assert lacked <= CASES.keys()
-    for case in CASES:
-        assert any(case not in engine.lacks for engine in ENGINES), f"no engine runs {case}"
+def test_some_engine_runs_each_case() -> None:
+    assert [case for case in CASES if all(case in engine.lacks for engine in ENGINES)] == []

@@ -159,7 +159,7 @@ def test_the_float_model_is_no_other_whichever_side_it_is_on(bench: Bench) -> No
         assert abs(bench.value("kl_of", model, "text", reference=reference, **how)) < 1e-7
 
 
-@pytest.mark.needs("sample")
+@pytest.mark.needs("windows")
 @pytest.mark.needs("damaged")
 def test_a_sampled_divergence_is_nothing_and_more_of_damaged_weights(bench: Bench) -> None:
     how = {"reference": bench.reference(), "estimator": "sampled", "max_new_tokens": MOST}

@@ -130,6 +130,7 @@ _ONNX: list[Wrong] = [
     (None, {"device": "mps"}, "the device 'mps' cannot be used"),
     (None, {"backend": None}, r"it holds model\.onnx, which runs with backend: onnx"),
 ]
+_STARTED = {"command": "serve {port}"}
 _SERVED: list[Wrong] = [
     *UNTRUE,
     (None, {"tokenizer": None}, "a served model needs the folder or hub id of its tokenizer"),
@@ -147,6 +148,14 @@ _SERVED: list[Wrong] = [
     (None, {"batch_size": 4}, r"\.batch_size: the engine server does not support it"),
     (None, {"server": None, "backend": "server"}, "the engine server needs server:"),
     (None, {"server": "http://127.0.0.1:9/v1", "load": {"retries": 0, "context": 642}}, "ConnectError"),
+    # Servers that the session would start.
+    (None, {"server": {"command": "serve"}}, r"server\.command: expected \{port\} where the server's port belongs"),
+    (None, {"server": {"command": "serve '{port}"}}, r"server\.command: expected words as for a shell"),
+    (None, {"server": _STARTED | {"comand": 1}}, r"server\.comand: unknown key \(did you mean 'command'\?\)"),
+    (None, {"server": _STARTED | {"health": "ready"}}, r"server\.health: expected a path as in /health"),
+    (None, {"server": _STARTED | {"content": ["nowhere"]}}, "nowhere does not exist"),
+    (None, {"server": _STARTED | {"versions": ["nothing-of"]}}, "nothing-of is not installed"),
+    (None, {"server": _STARTED, "load": {"reasoning_effort": "low"}}, r"load\.reasoning_effort: only a chat has it"),
 ]
 _COMMANDS: list[Wrong] = [
     (None, {"tokenizer": None}, r"models\.model: the engine command needs command:, and tokenizer:"),

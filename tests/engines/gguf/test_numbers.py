@@ -102,13 +102,6 @@ def test_a_question_is_read_once_for_all_choices_of_one_token(
     assert found == pytest.approx(score(opened("float"), requests, JOB).nll, abs=1e-3)
 
 
-def test_logits_come_a_batch_at_a_time(opened: Callable[..., Any]) -> None:
-    runner = opened("f32.gguf", load={"n_batch": 32})
-    requests = requests_of(runner, WindowProtocol("disjoint", 128))
-    runner.prepare(requests)
-    assert [len(logits) for _, _, logits in runner._read(requests.make(0))] == [32, 32, 32, 31]
-
-
 def test_a_file_in_several_parts_is_one_model_of_all_of_them(
     opened: Callable[..., Any], files: Path, tmp_path: Path
 ) -> None:
@@ -123,25 +116,12 @@ def test_a_file_in_several_parts_is_one_model_of_all_of_them(
 
 # In sessions of their own.
 
-TORCH_FREE = """
-def pytest_sessionfinish():
-    import sys
-    assert not {"torch", "transformers", "datasets"} & sys.modules.keys()
-"""
-
 
 @pytest.fixture
 def project(tmp_path: Path, files: Path) -> Project:
     """A project with a text, questions and prompts."""
     entries = {name: f"{{path: {{files}}/{name}.gguf}}" for name in ("f32", "f16")}
     return Project(tmp_path, files, entries, python=warm()).fill()
-
-
-def test_a_session_of_ggufs_leaves_torch_alone(project: Project) -> None:
-    project.python = warm("pytest")
-    (project.folder / "conftest.py").write_text(TORCH_FREE)
-    said = project.run([ppl("f32"), "chrf_min: {model: f16, dataset: news, limit: 0.001, max_new_tokens: 4}"])
-    assert project.status == 0, said
 
 
 def test_the_signature_names_flash_attention_and_a_comparison_may_differ_in_it(project: Project) -> None:

@@ -6,12 +6,8 @@ It answers as vLLM does, from a model of bigrams over token ids: each token depe
 import argparse
 import fcntl
 import hashlib
-import heapq
-import itertools
 import json
-import math
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -22,57 +18,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-SIZE = 320  # tokens of the vocabulary
+from chain import Model
+
 ROOM = 642
-
-
-def logprobs(before: int, seed: str) -> list[float]:
-    """Return the log-probabilities of all tokens after one."""
-    drawn = random.Random(f"{seed} {before}")
-    scores = [drawn.gauss(0, 3) for _ in range(SIZE)]
-    total = math.log(sum(map(math.exp, scores)))
-    return [score - total for score in scores]
-
-
-class Model:
-    def __init__(self, seed: str, block: int | None = None) -> None:
-        self._seed, self._rows = seed, dict[int, list[float]]()
-        self._block, self._read = block, set[tuple[int, ...]]()
-
-    def row(self, before: int) -> list[float]:
-        if before not in self._rows:
-            self._rows[before] = logprobs(before, self._seed)
-        return self._rows[before]
-
-    def known(self, before: int, token: int, top: int) -> dict[str, Any]:
-        row = self.row(before)
-        best = heapq.nlargest(top, range(SIZE), key=row.__getitem__)
-        return {str(each): {"logprob": row[each]} for each in {*best, token}}
-
-    def recalled(self, ids: list[int]) -> int:
-        """Return how many tokens are in whole blocks that an earlier request had too."""
-        ends = range(self._block, len(ids), self._block) if self._block else ()
-        found = max((end for end in ends if tuple(ids[:end]) in self._read), default=0)
-        self._read |= {tuple(ids[:end]) for end in ends}
-        return found
-
-    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
-        ids = list(body["prompt"])
-        read, drawn = len(ids), random.Random(body.get("seed"))
-        for _ in range(body["max_tokens"]):
-            row = self.row(ids[-1])
-            temperature = body["temperature"]
-            weights = [math.exp(score / temperature) for score in row] if temperature else []
-            ids.append(drawn.choices(range(SIZE), weights)[0] if weights else row.index(max(row)))
-        choice: dict[str, Any] = {"text": "", "finish_reason": "length", "token_ids": ids[read:]}
-        if (top := body.get("prompt_logprobs")) is not None:
-            choice["prompt_logprobs"] = [
-                None,
-                *(self.known(*pair, top) for pair in itertools.pairwise(ids[:read])),
-            ]
-            for at in range(1, self.recalled(ids[:read])):
-                choice["prompt_logprobs"][at] = {str(ids[at]): {"logprob": 0.0}}
-        return {"choices": [choice], "usage": {"prompt_tokens": read, "completion_tokens": len(ids) - read}}
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -1,12 +1,10 @@
-"""Kills sessions that start servers, and looks for what is left: ``python -m tests.engines.server.kills --kills 100``.
+"""Kills sessions that start servers, and looks for what is left.
 
-Each session gates a model behind `fake.py`, whose children ignore SIGTERM and of which one is in a session of its own.
-At a random time pytest, a worker of xdist, the server or the program that guards it (also while it ends the server)
-gets a signal. Afterwards no process may be left and no port held, and the session may only be green if it has a verdict
-for every gate.
+Each session gates a model behind `fake.py`, whose children ignore SIGTERM and of which one is in its own session.
+At a random time pytest, the server or the program that guards it, also while it ends the server, gets a signal. Then
+no process may be left and no port held, and the session may only be green if it has a verdict for every gate.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -15,22 +13,17 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
-
-from tests.warm import warm_python
 
 FAKE = Path(__file__).with_name("fake.py")
 GATES = ("bpb_max: {model: served, dataset: other, limit: 999999}",)
 GATES += tuple(f"ppl_max: {{model: served, dataset: text, limit: 999999, max_length: {length}}}" for length in (64, 96))
 # What is killed, how, and the workers of xdist.
 WAYS = (
-    ("pytest", signal.SIGKILL, 0), ("pytest", signal.SIGINT, 0), ("pytest", signal.SIGTERM, 0),
-    ("server", signal.SIGKILL, 0), ("guard", signal.SIGKILL, 0), ("pytest", signal.SIGKILL, 2),
-    ("worker", signal.SIGKILL, 2), ("server", signal.SIGTERM, 2), ("worker", signal.SIGTERM, 2),
-    ("pytest", signal.SIGINT, 2), ("ending guard", signal.SIGKILL, 0),
+    ("pytest", signal.SIGINT, 0), ("server", signal.SIGKILL, 0), ("guard", signal.SIGKILL, 0),
+    ("pytest", signal.SIGKILL, 2), ("ending guard", signal.SIGKILL, 0),
 )  # fmt: skip
 LONGEST = 30.0  # seconds until nothing may be left
 # A conftest: of the session stays a fork that keeps what it had open. Its output, which whoever reads it waits for,
@@ -112,13 +105,12 @@ def has_ended(folder: Path) -> bool:
     return bool(ports) and not command_of(processes[0])
 
 
-def sessions(folder: Path) -> dict[str, list[int]]:
-    """Return pytest's process and those of xdist's workers, as far as they run."""
-    found: dict[str, list[int]] = {"pytest": [], "worker": []}
+def sessions(folder: Path) -> list[int]:
+    """Return pytest's process, not those of xdist's workers."""
     with contextlib.suppress(OSError):
-        for name, process in (line.split() for line in (folder / "sessions.txt").read_text().splitlines()):
-            found["pytest" if name == "pytest" else "worker"].append(int(process))
-    return found
+        lines = (folder / "sessions.txt").read_text().splitlines()
+        return [int(line.split()[1]) for line in lines if line.startswith("pytest ")]
+    return []
 
 
 def guards_of(folder: Path) -> list[int]:
@@ -145,7 +137,7 @@ def killed(python: str, folder: Path, way: tuple[str, signal.Signals, int], seco
     until, victims = time.monotonic() + seconds, list[int]()
     while session.poll() is None and not (victims and time.monotonic() > until):
         victims = {
-            **sessions(folder),
+            "pytest": sessions(folder),
             "guard": guards_of(folder),
             "ending guard": guards_of(folder) if has_ended(folder) else [],
             "server": started(folder)[0][:1],
@@ -180,36 +172,3 @@ def killed(python: str, folder: Path, way: tuple[str, signal.Signals, int], seco
         if len(gates) != len(GATES) or any(gate["verdict"] != "pass" for gate in gates):
             return bool(victims), f"green with {len(gates)} of {len(GATES)} gates"
     return bool(victims), ""
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--tokenizer", type=Path, required=True, help="folder of a tokenizer of at most 320 tokens")
-    parser.add_argument("--seconds", type=float, default=5.0, help="the longest time before a kill")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    drawn, wrong, done = random.Random(options.seed), 0, 0
-    python = warm_python({**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"})
-    with tempfile.TemporaryDirectory() as folder:
-        write_project(Path(folder), options.tokenizer)
-        while done < options.kills:
-            way = WAYS[done % len(WAYS)]
-            seconds = drawn.uniform(0, options.seconds)
-            happened, problem = killed(python, Path(folder), way, seconds)
-            done += happened
-            wrong += bool(problem)
-            printed = (Path(folder) / "printed.txt").read_text().splitlines()
-            served = len(started(Path(folder))[0])
-            target, number, workers = way
-            print(
-                f"{done:4} {target} {number.name} -n {workers} after {seconds:.1f} s, {served} processes of servers: "
-                f"{problem or 'nothing left'}; {printed[-1] if printed else ''}",
-                flush=True,
-            )
-    print(f"{done} kills, {wrong} wrong")
-    sys.exit(wrong > 0)
-
-
-if __name__ == "__main__":
-    main()

@@ -87,27 +87,6 @@ def test_a_session_with_a_cluster_asks_servers_itself(project: Project, faulty: 
     assert faulty.scored
 
 
-def test_a_server_that_dies_half_way_is_asked_for_the_rest_when_it_is_back(
-    session: Session, faulty: FaultyServer
-) -> None:
-    load = {**QUICK, "concurrency": 1}
-    faulty.spoil = lambda number, _, answer: answer if number < 26 else None
-    with pytest.raises(LmgateError, match=r"Server disconnected without sending a response \(tried once"):
-        session(entry_of(faulty.url, load=load, revision="1"))
-    first = faulty.scored[:-1]  # the last was not answered
-    faulty.bodies.clear()
-    faulty.spoil = lambda _, body, answer: answer
-    value, rest = session(entry_of(faulty.url, load=load, revision="1")), faulty.scored
-    faulty.bodies.clear()
-    assert session(entry_of(faulty.url, load=load, revision="2")) == value
-    # The other texts are drawn in each session, to see whether the server has changed.
-    first, rest = ([ids for ids in asked if ids in faulty.scored] for asked in (first, rest))
-    kept = first[: len(first) // 4 * 4]
-    assert len(kept) >= 8
-    assert rest
-    assert not [ids for ids in rest if ids in kept], "only the rest was asked for"
-
-
 def test_wrong_numbers_are_errors_whenever_they_begin(session: Session, faulty: FaultyServer) -> None:
     names = ["base-2", "bad-later", "renamed", "dated"]
     faulty.models = {"data": [{"id": name, "max_model_len": 642} for name in names]}

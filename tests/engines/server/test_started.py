@@ -21,8 +21,6 @@ pytest.importorskip("httpx2", reason="httpx2 is NOT installed; make test-server 
 from pytest_lmgate.engines.server import process as server_process
 from pytest_lmgate.engines.server.guard import Log
 from pytest_lmgate.engines.server.process import sockets_by_port
-from pytest_lmgate.errors import LmgateError
-from tests.engines.contract.bench import evaluator_of, write_data
 from tests.engines.numbers import texts_of
 from tests.engines.projects import Project, ppl, text_of
 from tests.engines.server.conftest import damage, entry_of
@@ -60,40 +58,23 @@ def test_one_server_serves_all_gates_and_ends_with_them(project: Project) -> Non
     assert len(starts(project)) == 6, "measured in each session"
 
 
-def test_with_content_a_second_run_starts_no_server_and_other_weights_are_measured(project: Project) -> None:
-    weights, gate = project.folder / "weights", "ppl_max: {model: served, dataset: text, limit: LIMIT, max_length: 96}"
-    weights.write_text("good")
-    models = {"served": fake("--weights weights", content=["weights"], versions=["numpy"], env={"A_TOKEN": SECRET})}
-    said = project.run([gate.replace("LIMIT", "1.0e+9")], models)
-    assert project.status == 0, said
-    (value,) = project.values.values()
-    gate = gate.replace("LIMIT", str(value + 0.001))
-    said = project.run([gate], models)
-    assert (project.status, list(project.values.values()), len(starts(project))) == (0, [value], 1), said
-    weights.write_text("damaged")
-    project.run([gate], models)
-    (damaged,) = project.values.values()
-    assert (project.status, len(starts(project))) == (int(damaged > value + 0.001), 2)
-    assert damaged != value
-    weights.write_text("good")
-    project.run([gate], {"served": models["served"].replace(SECRET, "another")})
-    assert len(starts(project)) == 3, "a variable that looks like a secret is part of the address"
-    files = [path for path in (project.folder / ".lmgate_cache").rglob("*") if path.is_file()]
-    assert not any(SECRET.encode() in path.read_bytes() for path in files)
+def test_content_image_and_variables_that_choose_kernels_are_part_of_the_address(project: Project) -> None:
+    (project.folder / "weights").write_text("good")
 
-
-def test_the_image_and_variables_that_choose_kernels_are_part_of_the_address(project: Project) -> None:
-    def starts_with(image: str, **variables: str) -> int:
-        said = project.run([ppl("served", SHORT)], {"served": fake(image=f"sha256:{image * 64}")}, **variables)
+    def run(weights: str = "good", image: str = "0", **variables: str) -> list[float]:
+        (project.folder / "weights").write_text(weights)
+        own = {"content": ["weights"], "versions": ["numpy"], "image": f"sha256:{image * 64}"}
+        said = project.run([ppl("served", SHORT)], {"served": fake("--weights weights", **own)}, **variables)
         assert project.status == 0, said
-        return len(starts(project))
+        return [*project.values.values(), len(starts(project))]
 
-    assert starts_with("0") == 1
-    assert starts_with("0", CUDA_VISIBLE_DEVICES="0", VLLM_LOGGING_LEVEL="INFO", HIP_PATH="/opt") == 1
-    assert starts_with("1") == 2
-    assert starts_with("1", VLLM_ATTENTION_BACKEND="FLASHINFER") == 3
-    assert starts_with("1", HIP_FORCE_DEV_KERNARG="1") == 4
-    assert starts_with("1") == 4
+    value, _ = run()
+    assert run(CUDA_VISIBLE_DEVICES="0", VLLM_LOGGING_LEVEL="INFO", HIP_PATH="/opt") == [value, 1]
+    assert run(image="1") == [value, 2]
+    assert run(VLLM_ATTENTION_BACKEND="FLASHINFER") == [value, 3]
+    assert run(HIP_FORCE_DEV_KERNARG="1") == [value, 4]
+    damaged, count = run(weights="damaged")
+    assert (damaged != value, count) == (True, 5)
 
 
 def test_a_server_that_does_not_serve_is_an_error_with_the_end_of_its_log(project: Project) -> None:
@@ -204,20 +185,18 @@ def test_a_child_of_the_server_that_listens_is_the_server(project: Project) -> N
 def test_the_log_has_no_secret_is_in_no_cache_and_goes_with_it(project: Project) -> None:
     printed = f"--print-env THE_SECRET --print-env A_KEY_2 --api-key {SECRET}key"
     env = {"THE_SECRET": SECRET, "A_KEY_2": "line 4711\nline 4712"}
-    models = {"served": fake(printed, env=env, content=["text.jsonl"])}
-    for command in (["clear", "--yes"], ["gc", "--max-size", "1GB"]):
-        said = project.run([ppl("served", SHORT)], models)
-        assert project.status == 0, said
-        (log,) = project.folder.glob("lmgate-logs-*/*/*.log")
-        text = log.read_text()
-        assert "loading" in text
-        assert "the secret is ***\nthe secret is ***\n***\nthe key is ***\n" in text
-        kept = [path.read_bytes() for path in (project.folder / ".lmgate_cache").rglob("*") if path.is_file()]
-        assert not any(b"loading" in content for content in kept)
-        where = {**os.environ, "TMPDIR": str(project.folder)}
-        lmgate = [sys.executable, "-m", "pytest_lmgate.cli", "cache", *command]
-        subprocess.run(lmgate, cwd=project.folder, env=where, check=True, capture_output=True)
-        assert not log.exists()
+    said = project.run([ppl("served", SHORT)], {"served": fake(printed, env=env, content=["text.jsonl"])})
+    assert project.status == 0, said
+    (log,) = project.folder.glob("lmgate-logs-*/*/*.log")
+    text = log.read_text()
+    assert "loading" in text
+    assert "the secret is ***\nthe secret is ***\n***\nthe key is ***\n" in text
+    kept = [path.read_bytes() for path in (project.folder / ".lmgate_cache").rglob("*") if path.is_file()]
+    assert not any(word in content for content in kept for word in (b"loading", SECRET.encode()))
+    lmgate = [sys.executable, "-m", "pytest_lmgate.cli", "cache", "clear", "--yes"]
+    where = {**os.environ, "TMPDIR": str(project.folder)}
+    subprocess.run(lmgate, cwd=project.folder, env=where, check=True, capture_output=True)
+    assert not log.exists()
 
 
 def test_a_secret_in_two_reads_is_masked_and_what_only_begins_like_one_is_not(
@@ -252,7 +231,7 @@ def test_two_servers_run_at_once_only_if_both_say_so(project: Project, together:
     for name in models:
         (project.folder / name).write_text(name)
     compared = f"model: one, dataset: text, against: two, {SHORT}"
-    gates = [f"no_regression: {{metric: ppl, tolerance: 9999.0, {compared}}}"]
+    gates = [f"no_regression: {{metric: ppl, tolerance: 5000.0, {compared}}}"]
     gates += [f"no_regression: {{metric: bpb, tolerance: 99%, {compared}}}"]
     said = project.run([ppl("one", SHORT), *gates], models)
     assert project.status == 0, said
@@ -263,10 +242,23 @@ def test_two_servers_run_at_once_only_if_both_say_so(project: Project, together:
 
 
 def test_all_workers_share_a_server(project: Project) -> None:
-    gates = [ppl("served", f"max_length: {length}, stride: {length}") for length in (40, 48, 56, 64, 72, 80)]
+    gates = [ppl("served", f"max_length: {length}, stride: {length}") for length in (40, 48, 56, 64)]
     said = project.run(gates, {"served": fake("--alone lock --load 1")}, PYTEST_ADDOPTS="-n 2")
     assert project.status == 0, said
     assert len(starts(project)) == 1
+
+
+def test_what_the_machine_lacks_skips_the_test_and_with_require_all_fails_it(project: Project) -> None:
+    models = {"gpus": fake(requires={"gpus": 64})}
+    (project.folder / "test_fixture.py").write_text("def test_it(ppl_of): ppl_of('gpus', 'text')\n")
+    said = project.run([ppl("gpus", SHORT)], models, PYTEST_ADDOPTS="-rs")
+    assert project.status == 0, said
+    assert "2 skipped" in said
+    assert "models.gpus.server.requires: expected 64 GPUs on this machine, found" in said
+    said = project.run([ppl("gpus", SHORT)], models, LMGATE_REQUIRE_ALL="1")
+    assert project.status == 1
+    assert "skipped" not in said
+    assert starts(project) == []
 
 
 def test_tests_between_which_user_code_runs_share_a_server(project: Project) -> None:
@@ -280,20 +272,6 @@ def test_tests_between_which_user_code_runs_share_a_server(project: Project) -> 
     assert project.status == 0, said
     assert "3 passed" in said
     assert len(starts(project)) == 1
-
-
-def test_what_the_machine_lacks_skips_the_test_and_with_require_all_fails_it(project: Project) -> None:
-    models = {"gpus": fake(requires={"gpus": 64}), "program": fake(requires={"command": "no-such-program"})}
-    (project.folder / "test_fixture.py").write_text("def test_it(ppl_of): ppl_of('gpus', 'text')\n")
-    said = project.run([ppl(name, SHORT) for name in models], models, PYTEST_ADDOPTS="-rs")
-    assert project.status == 0, said
-    assert "3 skipped" in said
-    assert "models.gpus.server.requires: expected 64 GPUs on this machine, found" in said
-    assert "models.program.server.requires: expected the program 'no-such-program' in PATH, found none" in said
-    said = project.run([ppl(name, SHORT) for name in models], models, LMGATE_REQUIRE_ALL="1")
-    assert project.status == 1
-    assert "skipped" not in said
-    assert starts(project) == []
 
 
 def test_a_chat_is_answered_by_the_server_and_reasoning_is_not_scored(project: Project) -> None:
@@ -327,29 +305,7 @@ def test_a_chat_is_answered_by_the_server_and_reasoning_is_not_scored(project: P
     starts(project)
 
 
-@pytest.mark.parametrize(
-    ("server", "load", "message"),
-    [
-        ({"command": "serve"}, {}, "server.command: expected {port} where the server's port belongs"),
-        ({"command": "serve '{port}"}, {}, "server.command: expected words as for a shell"),
-        ({"command": "serve {port}", "comand": 1}, {}, "server.comand: unknown key (did you mean 'command'?)"),
-        ({"command": "serve {port}", "health": "ready"}, {}, "server.health: expected a path as in /health"),
-        ({"command": "serve {port}", "content": ["nowhere"]}, {}, "nowhere does not exist"),
-        ({"command": "serve {port}", "versions": ["nothing-of"]}, {}, "nothing-of is not installed"),
-        ({"command": "serve {port}"}, {"reasoning_effort": "low"}, "load.reasoning_effort: only a chat has it"),
-    ],
-)
-def test_a_wrong_entry_is_an_error_that_names_its_key(
-    tmp_path: Path, files: Path, server: dict[str, Any], load: dict[str, Any], message: str
-) -> None:
-    write_data(tmp_path)
-    entry = json.loads(entry_of(server, load={**FAST, **load}).replace("{files}", str(files)))
-    with pytest.raises(LmgateError) as refused:
-        evaluator_of(tmp_path, {"served": entry}, tmp_path / "cache").resolver.model("served")
-    assert message in str(refused.value)
-
-
-@pytest.mark.parametrize("way", [WAYS[3], WAYS[5], WAYS[-1]], ids=str)
+@pytest.mark.parametrize("way", [WAYS[1], WAYS[3], WAYS[4]], ids=str)
 def test_nothing_is_left_of_a_session_of_which_a_part_is_killed(project: Project, way: Any) -> None:
     write_project(project.folder, project.files / "float")
     happened, problem = killed(project.python, project.folder, way, random.uniform(0.5, 3))

@@ -30,7 +30,7 @@ from tests.models.zoo import VOCABULARY, build, documents, loaded, sliding
 STREAMS = documents(50, 7, 33, 2)
 PLAN = sliding(STREAMS, 32, 16)
 # Soft-caps, scales, biases, a head that is not proven, state space, ALiBi.
-NAMES = ("cohere", "gemma2", "gpt2", "granite", "mamba", "mpt", "phi")
+NAMES = ("gemma2", "gpt2", "granite", "mamba", "phi")
 
 
 def pair(p: Any, q: Any, **options: Any) -> ModelPair:
@@ -87,14 +87,11 @@ def test_a_model_whose_head_cannot_be_split_off_is_compared_all_the_same(monkeyp
     p = build("llama")
     q = noisy(p)
     expected = measure_divergence(pair(p, q), STREAMS, PLAN)
-    monkeypatch.setattr(q, "get_output_embeddings", lambda: None)
-    plain = measure_divergence(pair(p, q), STREAMS, PLAN)
-    monkeypatch.setattr(p, "get_output_embeddings", lambda: None)
-    both = measure_divergence(pair(p, q), STREAMS, PLAN)
-    on_disk = measure_divergence(pair(p, q, side_by_side=False), STREAMS, PLAN)
-
-    for found in (plain, both, on_disk):
-        assert found == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    for model in (q, p):
+        monkeypatch.setattr(model, "get_output_embeddings", lambda: None)
+        for side_by_side in (True, False):
+            found = measure_divergence(pair(p, q, side_by_side=side_by_side), STREAMS, PLAN)
+            assert found == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize("side_by_side", [True, False])
@@ -102,7 +99,7 @@ def test_the_batch_size_does_not_matter(side_by_side: bool) -> None:
     p = build("llama")
     q = noisy(p)
     one = measure_divergence(pair(p, q, side_by_side=side_by_side), STREAMS, PLAN, batch_size=1)
-    for size in (2, 3, "auto"):
+    for size in (3, "auto"):
         other = measure_divergence(pair(p, q, side_by_side=side_by_side), STREAMS, PLAN, batch_size=size)
         assert other == pytest.approx(one, rel=1e-6, abs=1e-6)
 
@@ -144,8 +141,7 @@ def test_the_reference_is_gone_when_the_candidate_is_loaded() -> None:
     assert len(references) == 1
 
 
-@pytest.mark.parametrize("side_by_side", [True, False])
-@pytest.mark.parametrize("where", ["reading", "comparing"])
+@pytest.mark.parametrize(("where", "side_by_side"), [("reading", False), ("comparing", False), ("comparing", True)])
 def test_memory_that_runs_out_halves_the_batch(where: str, side_by_side: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     p = build("llama")
     q = noisy(p)
@@ -217,17 +213,12 @@ def test_the_lowest_index_wins_ties() -> None:
         assert found[:, COLUMNS.index("same_top")].tolist() == [1.0, 0.0]
 
 
-@pytest.mark.parametrize("offset", [0.0, 1e3, -1e3])
-@pytest.mark.parametrize("rising", [True, False])
-def test_large_logits_and_rising_maxima_lose_nothing(offset: float, rising: bool) -> None:
-    steps = torch.linspace(-200, 200, 64, dtype=torch.float64) * (1 if rising else -1)
-    p = steps[None].repeat(2, 1)
+@pytest.mark.parametrize(("offset", "sign"), [(0.0, 1), (1e3, 1), (-1e3, -1)])
+def test_large_logits_and_rising_maxima_lose_nothing(offset: float, sign: int) -> None:
+    p = (sign * torch.linspace(-200, 200, 64, dtype=torch.float64))[None].repeat(2, 1)
     q = p + torch.sin(torch.arange(64))
     targets = torch.tensor([0, 63])
-
-    shifted = q + offset
-    measured = streamed_divergence(Logits(p, None), Logits(shifted, None), targets, TileShape(2, 4)).numpy()
-
+    measured = streamed_divergence(Logits(p, None), Logits(q + offset, None), targets, TileShape(2, 4)).numpy()
     assert measured == pytest.approx(by_hand(p, q, targets), rel=1e-12, abs=1e-9)
 
 
@@ -235,9 +226,7 @@ def test_tokens_that_both_rule_out_add_nothing() -> None:
     p = torch.tensor([[-torch.inf, -torch.inf, 1.0, 2.0], [-torch.inf, 0.5, 1.0, 2.0]])
     q = torch.tensor([[-torch.inf, -torch.inf, 2.0, 2.0], [1.0, 0.5, 0.0, 2.0]])
     targets = torch.tensor([2, 3])
-
     measured = streamed_divergence(Logits(p, None), Logits(q, None), targets, TileShape(2, 1)).numpy()
-
     assert measured == pytest.approx(by_hand(p, q, targets), rel=0, abs=1e-6)
 
 
@@ -259,23 +248,6 @@ def test_the_logits_are_never_held_whole() -> None:
 # Hidden states on disk: what is written is read, in a file without a name, within its bounds.
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_what_is_written_is_read_bit_for_bit_in_any_order(dtype: torch.dtype, tmp_path: Path) -> None:
-    states = torch.randn(7, 10, generator=torch.Generator().manual_seed(0)).to(dtype).t()  # strided
-    with Spool(tmp_path) as file:
-        file.write(4, states[4:])
-        file.write(0, states[:4])
-
-        assert torch.equal(file.read(2, 5), states[2:7])
-        assert torch.equal(file.read(0, 10), states)
-        assert file.read(0, 1).dtype == dtype
-
-
-def test_a_folder_that_cannot_be_written_to_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"hidden states cannot be kept in .*gone.*free some of the disk"):
-        Spool(tmp_path / "gone")
-
-
 def test_a_full_disk_is_an_error_that_says_what_to_do() -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full, which is always full")
@@ -287,18 +259,17 @@ def test_a_full_disk_is_an_error_that_says_what_to_do() -> None:
                 file.write(0, torch.ones(1000, 100))
 
 
-def test_a_file_cut_short_is_an_error(tmp_path: Path) -> None:
+def test_a_file_cut_short_and_a_folder_that_cannot_be_written_to_are_errors(tmp_path: Path) -> None:
     with Spool(tmp_path) as file:
         file.write(0, torch.ones(3, 2))
         with pytest.raises(EngineError, match="the file of hidden states is truncated"):
             file.read(2, 2)
-
-
-def test_where_the_room_on_the_disk_is_not_known_the_most_may_be_spooled(tmp_path: Path) -> None:
-    assert room(tmp_path / "none") == logits._MOST_BYTES
+    with pytest.raises(EngineError, match=r"hidden states cannot be kept in .*gone.*free some of the disk"):
+        Spool(tmp_path / "gone")
 
 
 def test_the_room_is_bounded_and_half_of_what_is_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert room(tmp_path / "none") == logits._MOST_BYTES
     for free, expected in ((2**20, 2**19), (2**50, 8 * 2**30)):
         monkeypatch.setattr(logits.shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
         assert room(tmp_path) == expected

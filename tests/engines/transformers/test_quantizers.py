@@ -9,18 +9,15 @@ import pytest
 import torch
 import yaml
 
-from pytest_lmgate.engines.base import Model
 from pytest_lmgate.engines.tokenizers import quiet
 from pytest_lmgate.engines.transformers.head import Scorer, prove_head
 from pytest_lmgate.engines.transformers.loading import LoadedModel
-from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.settings.file import load_project
 from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.tools.fix.costs import bind_pair
-from pytest_lmgate.tools.fix.hybrids import Hybrids
 from pytest_lmgate.tools.fix.search import Limit, fix, split
 from tests.engines.transformers.measuring import load, measure_nll
 from tests.models.zoo import build, documents, naive_nll, sliding, word_tokenizer, words
@@ -84,20 +81,6 @@ def test_a_quantized_model_is_scored_as_its_own_logits_say(
     assert abs(nll - measure_nll(load(folder), streams, plan)).max() > 1e-3, "another model"
 
 
-def test_a_checkpoint_that_was_saved_quantized_is_the_same_again(folder: Path, tmp_path: Path) -> None:
-    streams = documents(50)
-    plan = sliding(streams, 32, 16)
-    quantized = quantized_by(folder, NF4)
-    with quiet():
-        quantized.model.save_pretrained(tmp_path)
-    word_tokenizer().save_pretrained(tmp_path)
-
-    again = load(tmp_path)
-
-    assert layers(again.model) == layers(quantized.model)
-    assert (measure_nll(again, streams, plan) == measure_nll(quantized, streams, plan)).all()
-
-
 def test_the_outliers_of_int8_do_not_depend_on_the_batch(folder: Path) -> None:
     """Columns are taken for outliers by the largest value in the batch, so that windows are read alone."""
     streams = documents(60, 60, 45, seed=3)
@@ -108,29 +91,6 @@ def test_the_outliers_of_int8_do_not_depend_on_the_batch(folder: Path) -> None:
 
     assert all_at_once == pytest.approx(one, rel=1e-5, abs=1e-5)
     assert "the numbers of a row depend on the other rows of its batch" in said[0]
-
-
-def test_layers_of_the_recipe_of_lmgate_fix_are_left_alone_and_the_model_is_the_composed_one(folder: Path) -> None:
-    original, quantized = load(folder), quantized_by(folder, NF4)
-    models = [Model(name=name, open=lambda: None, content={"name": name}) for name in ("p", "q")]  # type: ignore[arg-type,return-value]
-    runners = [TransformersRunner(each, 64) for each in (original, quantized)]
-    hybrids = Hybrids(models[0], models[1], (runners[0], runners[1]), by="group")
-    kept = [part for part in hybrids.parts if part.name in ("model.layers.0 down", "model.layers.1 qkv")]
-    skipped = [name for part in (*kept, *hybrids.unchanged) for name in hybrids.linear(part)]
-    assert "lm_head" in skipped
-
-    real = quantized_by(folder, f"{NF4[:-1]}, llm_int8_skip_modules: {json.dumps(skipped)}}}")
-
-    is_plain = {name: type(module) is torch.nn.Linear for name, module in real.model.named_modules() if "proj" in name}
-    assert {name for name, plain in is_plain.items() if plain} == {name for name in skipped if "proj" in name}
-    runner = hybrids.model(*kept, healed=True).open()
-    assert isinstance(runner, TransformersRunner)
-    ids = torch.arange(4, 40)[None]
-    with torch.inference_mode():
-        torch.testing.assert_close(real.model(ids).logits, runner.loaded.model(ids).logits, rtol=0, atol=0)
-        assert not torch.equal(real.model(ids).logits, quantized.model(ids).logits)
-    sizes = [hybrids.size(part) for part in kept]
-    assert all(each.bytes[0] > 4 * each.bytes[1] for each in sizes)  # 32 bits in place of 4, and scales
 
 
 def test_a_model_that_bitsandbytes_makes_by_the_recipe_has_the_kl_and_the_verdict_that_were_promised(

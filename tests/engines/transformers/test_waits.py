@@ -4,24 +4,19 @@ Whatever would read a number of a GPU (``.item()``, ``if tensor:``, ``nonzero``,
 waits of transformers itself are left out: at the beginning of a forward pass it looks for packed texts and for padding.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from pytest_lmgate.engines.base import Batching
 from pytest_lmgate.engines.logits import Logits, TileShape, VocabularyHead, streamed_divergence
 from pytest_lmgate.engines.transformers import head as head_module
 from pytest_lmgate.engines.transformers.head import Scorer, SplitHead, launch_nll
 from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
-from pytest_lmgate.measure.loop import Job
-from pytest_lmgate.measure.scoring import score
-from pytest_lmgate.windows.requests import Request, Requests, window_requests
-from tests.models.zoo import VOCABULARY, build, documents, loaded, sliding
+from pytest_lmgate.windows.requests import Request
+from tests.models.zoo import VOCABULARY, build
 
 META = torch.device("meta")
 NAMES = ("falcon_h1", "gemma2", "gpt2", "llama", "mixtral")  # hybrid, capped, learnt positions, rotary, experts
@@ -53,54 +48,10 @@ def test_a_batch_is_launched_without_a_wait(name: str, with_head: bool, monkeypa
         wait()
 
 
-class _Ahead(TransformersRunner):
-    """Begins a batch before the results of the one before are waited for, as it does on a GPU."""
-
-    dispatch_async = True
-
-    def prepare(self, requests: Requests, *, compare: bool = False) -> Batching:
-        batching = super().prepare(requests, compare=compare)
-        self.log: list[str] = []  # of the measurement: what comes before is a trial
-        return replace(batching, tokens=32, dispatch_async=self.dispatch_async)
-
-    def begin(self, requests: Sequence[Request]) -> Callable[[], Any]:
-        wait = super().begin(requests)
-        if not hasattr(self, "log"):
-            return wait  # a trial of `prepare`
-        self.log.append("begun")
-
-        def logged() -> Any:
-            self.log.append("waited for")
-            return wait()
-
-        return logged
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_a_batch_that_begins_early_has_the_numbers_of_one_that_does_not(name: str) -> None:
-    streams = documents(200)
-    requests = window_requests(streams, sliding(streams, 16, 8), "d")
-    later, ahead = _Ahead(loaded(build(name)), None), _Ahead(loaded(build(name)), None)
-    later.dispatch_async = False
-    found = [score(runner, requests, Job(model=name, dataset="d")) for runner in (later, ahead)]
-    assert np.isfinite(found[0].nll).all()
-    assert np.array_equal(found[0].nll, found[1].nll)
-    assert later.log[-4:] == ["begun", "waited for"] * 2
-    assert ahead.log[:4] == ["begun", "begun", "waited for", "begun"]
-    assert ahead.log[-3:] == ["begun", "waited for", "waited for"]
-
-
 def test_divergences_are_computed_without_a_wait() -> None:
     p, q = (Logits(torch.empty(30, 4, device=META), _head(torch.empty(VOCABULARY, 4, device=META))) for _ in range(2))
     found = streamed_divergence(p, q, torch.arange(30) % VOCABULARY, TileShape(16, 5))
     assert found.shape == (30, 5)
-
-
-def test_what_would_be_waited_for_is_seen() -> None:
-    hidden = torch.empty(30, 4, device=META)
-    wait = launch_nll(hidden, torch.arange(30), _head(torch.empty(50, 4, device=META)), TileShape(16, 5))
-    with pytest.raises(NotImplementedError, match="meta tensor"):
-        wait()
 
 
 def test_a_device_without_float64_is_asked_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
