@@ -5,13 +5,12 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.stats.means import (
     BLOCKS,
-    MAX_CLUSTERS,
     clustered_mean,
     mean_of_blocks,
     merged_rows,
@@ -66,21 +65,6 @@ def test_fewer_than_two_clusters_have_a_mean_and_no_noise(sums: list[float], cou
 def test_no_target_at_all_is_an_error(counts: list[int]) -> None:
     with pytest.raises(ValueError, match="expected at least one target, got none"):
         clustered_mean(np.zeros(len(counts)), np.array(counts, dtype=np.int64))
-
-
-@pytest.mark.parametrize(("count", "spread"), [(10, 0.0), (10, 1.5)])
-def test_the_interval_covers_the_truth_as_often_as_it_says(count: int, spread: float) -> None:
-    """Documents of even and of very uneven length; each has an effect of its own on top of its tokens' noise."""
-    generator = np.random.default_rng(5)
-    trials = 1000
-    covered = 0
-    for _ in range(trials):
-        n = np.maximum(1, 200 * generator.lognormal(0, spread, count)).astype(int)
-        sums = n * (3 + generator.normal(0, 0.3, count)) + generator.normal(0, 2, count) * np.sqrt(n)
-        noise = clustered_mean(sums, n)
-        bounds = noise.bounds(0.975)
-        covered += bounds.lower <= 3 <= bounds.upper
-    assert covered / trials >= 0.95 - 3 * math.sqrt(0.05 * 0.95 / trials)
 
 
 # Hall's correction, by the formula of Hall 1992 written out here: H(y) = (3/k) (cbrt(1 + k (y - k/6)) - 1).
@@ -215,18 +199,6 @@ def test_more_rows_are_merged_to_a_508th_of_the_targets_at_least() -> None:
     assert merged_rows(np.ones(1020, dtype=np.int64)).tolist() == [row // 3 for row in range(1020)]
 
 
-@settings(max_examples=30)
-@given(st.integers(513, 4000), st.integers(0, 99))
-def test_more_rows_than_512_are_merged_with_their_neighbours_into_clusters_of_even_size(rows: int, seed: int) -> None:
-    counts = np.random.default_rng(seed).integers(1, 100, rows)
-    clusters = merged_rows(counts)
-    assert clusters[0] == 0
-    assert set(np.diff(clusters)) <= {0, 1}
-    sizes = np.bincount(clusters, weights=counts)
-    assert MAX_CLUSTERS / 3 < len(sizes) <= MAX_CLUSTERS
-    assert sizes.min() >= counts.sum() / MAX_CLUSTERS
-
-
 # The noise of a text without rows, against its formula term by term and in simulation.
 
 
@@ -309,11 +281,3 @@ def test_students_t_is_scipys(t: float, p: float, df: float) -> None:
 def test_the_normal_distribution_is_scipys(x: float, p: float) -> None:
     assert normal_cdf(x) == pytest.approx(float(scipy.stats.norm.cdf(x)), rel=1e-12)
     assert normal_quantile(p) == pytest.approx(float(scipy.stats.norm.ppf(p)), rel=1e-12, abs=1e-14)
-
-
-@pytest.mark.parametrize("df", [0.0, -1.0, math.nan, math.inf])
-def test_no_such_distribution_is_an_error(df: float) -> None:
-    with pytest.raises(ValueError, match="degrees of freedom above 0"):
-        t_cdf(-1.0, df)
-    with pytest.raises(ValueError, match="degrees of freedom from 1/2"):
-        t_quantile(0.95, df)
