@@ -281,3 +281,11 @@ def test_students_t_is_scipys(t: float, p: float, df: float) -> None:
 def test_the_normal_distribution_is_scipys(x: float, p: float) -> None:
     assert normal_cdf(x) == pytest.approx(float(scipy.stats.norm.cdf(x)), rel=1e-12)
     assert normal_quantile(p) == pytest.approx(float(scipy.stats.norm.ppf(p)), rel=1e-12, abs=1e-14)
+
+
+@pytest.mark.parametrize("df", [0.0, -1.0, math.nan, math.inf])
+def test_no_such_distribution_is_an_error(df: float) -> None:
+    with pytest.raises(ValueError, match="degrees of freedom above 0"):
+        t_cdf(-1.0, df)
+    with pytest.raises(ValueError, match="degrees of freedom from 1/2"):
+        t_quantile(0.95, df)
