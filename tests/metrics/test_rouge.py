@@ -174,6 +174,7 @@ def test_identical_texts_score_exactly_one_in_any_script(variant, text):
 def test_l_is_of_the_whole_text_and_lsum_of_its_sentences():
     assert f1("a b\nc d", "c d\na b", variant="rougeL") == 2 / 4
     assert f1("a b\nc d", "c d\na b", variant="rougeLsum") == 1
+    assert f1("a b\nc d", "c d\na b", variant="rougeL", convention="rouge-1.5.5") == 1  # as the program has it
     # The candidate's only word is in the subsequence of both sentences, and counts once.
     rows = rouge_rows(["a"], [["a\na"]], variant="rougeLsum")
     assert (rows.match[0], rows.candidate[0], rows.reference[0]) == (1, 1, 2)

@@ -343,6 +343,8 @@ def test_a_ratio_that_one_cluster_makes_alone_has_no_interval() -> None:
     candidate, reference, counts = np.array([1.004, 0, 0]), np.array([1.0, 0, 0]), np.array([3, 1, 1])
     found = compare_means(candidate, reference, counts, scale=LOSS)
     assert (found.decision, found.clusters, found.upper) == ("inconclusive", 1, None)
+    two = compare_means(np.array([1.004, 2, 0]), np.array([1.0, 1, 0]), counts, scale=LOSS)
+    assert (two.clusters, two.lower < two.degradation < two.upper) == (3, True)
     same = compare_means(reference, reference, counts, scale=LOSS)
     assert (same.decision, same.degradation) == ("inconclusive", 0)
 
