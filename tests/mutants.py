@@ -118,7 +118,7 @@ DEFINITIONS = (
             Mutant("noise: middles of blocks", _MEANS, "(np.cumsum(n) - n / 2)", "np.cumsum(n)"),
             Mutant("noise: the cosines' sqrt(2)", _MEANS, "math.sqrt(2) * np.cos", "np.cos"),
             Mutant("noise: CR2's 1 - h", _MEANS, "residuals / np.sqrt(1 - h)\n    stderr", "residuals\n    stderr"),
-            Mutant("noise: Bell-McCaffrey's 1 - h", _MEANS, "weight = 1 / np.sqrt(1 - h)", "weight = np.ones_like(h)"),
+            Mutant("noise: Bell-McCaffrey's 1 - h", _MEANS, "weight = 1 / np.sqrt(1 - n / total)", "weight = np.ones_like(n)"),
             Mutant("noise: Hall's k / 6", _MEANS, "(y - skewness / 6)", "(y - skewness / 3)"),
             Mutant("noise: Hall's 3 / k", _MEANS, "return 3 / skewness * (", "return 1 / skewness * ("),
             Mutant("noise: Hall's inverse", _MEANS, "skewness * x**2 / 3", "skewness * x**2 / 6"),

@@ -69,12 +69,8 @@ def test_examples_stand_before_every_prompt_with_the_first_of_their_references()
 
 def test_a_chat_has_the_system_text_the_examples_as_turns_and_the_prompt() -> None:
     examples = [{"q": "three?", "a": "3"}]
-    assert task(chat=True, system="Count.", examples=examples).prompts[0] == (
-        ("system", "Count."),
-        ("user", "three?"),
-        ("assistant", "3"),
-        ("user", "one?"),
-    )
+    turns = (("system", "Count."), ("user", "three?"), ("assistant", "3"), ("user", "one?"))
+    assert task(chat=True, system="Count.", examples=examples).prompts[0] == turns
     assert task(chat=True).prompts[0] == (("user", "one?"),)
 
 
@@ -82,10 +78,7 @@ def test_a_chat_has_the_system_text_the_examples_as_turns_and_the_prompt() -> No
     ("how", "message"),
     [
         ({"template": "{p}"}, "dataset 'quiz': row 0: prompt: no column 'p'; it has q, a, n"),
-        (
-            {"rows": [{"article": "x", "a": "1"}], "template": "{artcle}"},
-            r"no column 'artcle' \(did you mean 'article'\?\); it has article, a",
-        ),
+        ({"rows": [{"article": "x", "a": "1"}], "template": "{artcle}"}, r"'artcle' \(did you mean 'article'\?\); it"),
         ({"template": "{}"}, "row 0: prompt: no column ''"),
         ({"template": "{q"}, "prompt: expected '}' before end of string; write {{ and }} for braces in '{q'"),
         ({"template": "q}"}, "prompt: Single '}' encountered in format string; write"),
@@ -100,10 +93,7 @@ def test_a_chat_has_the_system_text_the_examples_as_turns_and_the_prompt() -> No
         ({"rows": [{"q": None, "a": "1"}]}, "row 0: prompt: column 'q' is null"),
         ({"rows": [ROWS[0], {"q": math.nan, "a": "1"}]}, "row 1: prompt: column 'q': expected text .* got NaN"),
         ({"rows": [ROWS[0], {"q": "a\ud83d", "a": "1"}]}, "row 1: prompt: column 'q': .* at character 1 is half of"),
-        (
-            {"examples": [{"q": "?", "a": "\udc00"}]},
-            r"dataset 'quiz \(examples\)': row 0: references: .* at character 0 is half of a surrogate pair",
-        ),
+        ({"examples": [{"q": "?", "a": "\udc00"}]}, r"'quiz \(examples\)': row 0: references: .* is half of a surr"),
         ({"rows": [{"a": "1"}]}, "row 0: prompt: no column 'q'; it has a"),
         ({"rows": [{}]}, "row 0: prompt: no column 'q'; it has none"),
         ({"examples": [{"q": "?"}]}, r"dataset 'quiz \(examples\)': row 0: references: no column 'a'"),

@@ -36,9 +36,7 @@ def likelihoods(seed: int, shift: np.ndarray | float = 0.0) -> LikelihoodStatist
 
 
 def sample(statistics: LikelihoodStatistics, **how: str) -> Sample:
-    found = perplexity(statistics, signature=SIGNATURE, **how).sample
-    assert found is not None
-    return found
+    return perplexity(statistics, signature=SIGNATURE, **how).sample
 
 
 @pytest.mark.parametrize("unit", ["token", "word", "byte", "bits_per_byte"])
@@ -77,18 +75,10 @@ def test_a_tag_of_every_row_is_no_tag_and_one_of_unscored_rows_says_so() -> None
 
 def test_rows_that_are_right_or_wrong_are_compared_by_tango_tag_by_tag() -> None:
     def of(right: list[int]) -> Sample:
-        found = accuracy(
-            ChoiceStatistics(
-                np.array([[0.0, -1.0] if each else [-1.0, 0.0] for each in right]).reshape(-1),
-                np.ones(2 * len(right), dtype=np.int64),
-                np.ones(2 * len(right), dtype=np.int64),
-                np.full(len(right), 2),
-                np.array([True, False] * len(right)),
-            ),
-            signature=SIGNATURE,
-        ).sample
-        assert found is not None
-        return found
+        values = np.array([[0.0, -1.0] if each else [-1.0, 0.0] for each in right]).reshape(-1)
+        sizes, is_right = np.ones(2 * len(right), dtype=np.int64), np.array([True, False] * len(right))
+        found = ChoiceStatistics(values, sizes, sizes, np.full(len(right), 2), is_right)
+        return accuracy(found, signature=SIGNATURE).sample
 
     tags = {"kind": ("a",) * 20 + ("b",) * 20}
     here, there = of([0] * 15 + [1] * 25), of([1] * 40)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pytest_lmgate.judge.verdict import judge_bounds, judge_limit
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.stats.proportions import Outcomes
 from pytest_lmgate.stats.sample import Sample, Scale
+from tests.stats.samples import right_or_wrong
 
 _NOT_FINITE = [math.nan, -math.nan, math.inf, -math.inf]
 
@@ -50,9 +50,7 @@ def test_what_is_not_finite_is_an_error_and_never_a_pass(direction: Literal["low
 
 def _share(right: int, n: int) -> Score:
     """An accuracy of rows."""
-    outcomes = Outcomes(np.arange(n) < right, np.arange(n))
-    scale = Scale("higher", lowest=0, highest=1, of_rows=True)
-    sample = Sample(outcomes.right[:, None].astype(float), np.ones(n, dtype=np.int64), scale, outcomes=outcomes)
+    sample = right_or_wrong(np.arange(n) < right)
     return Score(right / n, metric="accuracy", n=n, unit="row", signature="s", direction="higher", sample=sample)
 
 
@@ -67,9 +65,7 @@ def test_a_limit_gate_with_a_confidence_needs_the_bound_on_the_right_side(
     right, n = counts
     interval = scipy.stats.binomtest(right, n).proportion_ci(2 * confidence - 1, method="wilson")
     assume(min(abs(interval.low - limit), abs(interval.high - limit)) > 1e-9)
-
     outcome, bounded = judge_bounds(_share(right, n), limit, confidence)
-
     assert outcome == ("pass" if interval.low >= limit else "fail" if interval.high < limit else "inconclusive")
     assert (bounded.lower, bounded.upper) == pytest.approx((interval.low, interval.high), abs=1e-9)
     assert (bounded.bounds, bounded.clusters, bounded.clustered_by) == ("wilson", n, "rows")
@@ -82,7 +78,6 @@ def test_a_perplexity_with_a_confidence_needs_its_upper_bound_within_the_limit()
     score = Score(sample.value(), metric="ppl", n=50, signature="s", sample=sample)
     margin = scipy.stats.t.ppf(0.95, 4) * sums.std(ddof=1) / 10 / math.sqrt(5)
     lower, upper = math.exp(2.1 - margin), math.exp(2.1 + margin)
-
     for limit, outcome in {upper + 0.01: "pass", upper - 0.01: "inconclusive", lower + 0.01: "inconclusive"}.items():
         assert judge_bounds(score, limit, 0.95)[0] == outcome
     found, bounded = judge_bounds(score, lower - 0.01, 0.95)

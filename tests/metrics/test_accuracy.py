@@ -49,9 +49,7 @@ def test_choices_that_differ_by_rounding_are_a_tie() -> None:
 def test_accuracy_is_the_share_of_rows_answered_right_whatever_their_choices() -> None:
     two, four = [(-1.0, "a"), (-2.0, "b")], [(-3.0, "a"), (-2.0, "b"), (-9.0, "c"), (-1.0, "d")]
     score = accuracy(statistics((two, 0), (four, 3), (two, 1), (four, 1)), signature="s")
-    assert score == 0.5
-    assert (score.metric, score.unit, score.direction, score.n) == ("accuracy", "row", "higher", 4)
-    assert score.signature == "s"
+    assert (float(score), score.metric, score.unit, score.n, score.signature) == (0.5, "accuracy", "row", 4, "s")
 
 
 def _rows(right: list[bool]) -> ChoiceStatistics:
@@ -71,12 +69,9 @@ def test_the_interval_is_wilsons_and_never_certain() -> None:
 
 def test_rows_of_one_cluster_count_as_one() -> None:
     right = [True, True, True, False, False, False, True, True]
-    paired = accuracy(
-        _rows([each for each in right for _ in range(2)]), signature="s", clusters=[n // 2 for n in range(16)]
-    )
+    paired = accuracy(_rows(np.repeat(right, 2)), signature="s", clusters=[n // 2 for n in range(16)])
     alone = accuracy(_rows(right), signature="s")
-    assert paired == alone
-    assert paired.stderr == pytest.approx(alone.stderr)
+    assert (paired, paired.stderr) == (alone, pytest.approx(alone.stderr))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

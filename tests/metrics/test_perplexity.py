@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytest_lmgate.errors import MetricInputError
-from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, _iid_error, perplexity
+from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.stats.means import noisy_mean
 
@@ -46,7 +46,6 @@ def score(**how: object) -> Score:
 )
 def test_every_unit_by_hand(unit: str, value: float, n: int, counted: str) -> None:
     found = score(unit=unit)
-
     assert found == pytest.approx(value, rel=1e-12)
     assert (found.n, found.unit, found.metric, found.signature) == (n, counted, "ppl", "s")
     assert found.direction == "lower"
@@ -56,22 +55,15 @@ def test_the_window_average_weighs_windows_equally() -> None:
     assert score(average="window") == pytest.approx(math.exp((3 / 2 + 3 / 1 + 6 / 3) / 3), rel=1e-12)
 
 
+TWELVE_WINDOWS = {"window_targets": np.tile([2, 1, 3], 4), "window_document": np.zeros(12, dtype=np.int64)}
+
+
 @pytest.mark.parametrize(
     ("text", "rows", "sums", "counts"),
     [
         # Rows are clusters wherever windows end; of a text without rows each of the twelve windows is a block.
         (statistics(row_targets=np.array([1, 3, 0, 2])), True, [1.0, 5.5, 5.5], [1, 3, 2]),
-        (
-            statistics(
-                np.tile(NLL, 4),
-                window_targets=np.tile([2, 1, 3], 4),
-                window_document=np.zeros(12, dtype=np.int64),
-                running_text=True,
-            ),
-            False,
-            [3.0, 3.0, 6.0] * 4,
-            [2, 1, 3] * 4,
-        ),
+        (statistics(np.tile(NLL, 4), running_text=True, **TWELVE_WINDOWS), False, [3, 3, 6] * 4, [2, 1, 3] * 4),
     ],
 )
 def test_the_noise_is_that_of_the_clusters_carried_to_the_unit(
@@ -80,9 +72,7 @@ def test_the_noise_is_that_of_the_clusters_carried_to_the_unit(
     noise = noisy_mean(np.array(sums), np.array(counts), rows=rows)
     low, high, *_ = noise.bounds(0.975)
     per_byte = sum(counts) / 24
-
     token, byte, bits = (perplexity(text, signature="s", unit=unit) for unit in ("token", "byte", "bits_per_byte"))
-
     # No text has a perplexity below 1.
     assert token.interval == pytest.approx((max(1, math.exp(low)), math.exp(high)))
     assert token.stderr == pytest.approx(token * noise.stderr)
@@ -92,49 +82,25 @@ def test_the_noise_is_that_of_the_clusters_carried_to_the_unit(
     assert (token.details["clusters"], token.details["df"]) == (len(counts), noise.df)
 
 
-def test_bytes_of_a_single_document_are_judged_between_its_blocks_as_its_tokens_are() -> None:
-    one = {"words": np.array([5]), "chars": np.array([20]), "utf8_bytes": np.array([24])}
-    text = statistics(
-        np.tile(NLL, 4), window_targets=np.tile([2, 1, 3], 4), window_document=np.zeros(12, dtype=np.int64), **one
-    )
-
-    found = perplexity(text, signature="s", unit="bits_per_byte")
-
-    assert (found.sample.clusters, found.sample.clustered_by, found.sample.value()) == (12, "blocks", found)
-    assert found.sample.interval == pytest.approx(found.interval)
-
-
-def test_averaged_windows_are_clustered_by_the_rows_that_they_begin_in() -> None:
-    # The windows' means are 3/2, 3 and 2; the first two begin in the first row.
-    found = perplexity(statistics(row_targets=np.array([3, 3])), signature="s", average="window")
-    low, high, *_ = noisy_mean(np.array([4.5, 2.0]), np.array([2, 1]), rows=True).bounds(0.975)
-
-    assert found.interval == pytest.approx((max(1, math.exp(low)), math.exp(high)))
-    assert found.details["clusters"] == 2
-
-
 def test_one_cluster_has_a_value_and_no_interval() -> None:
     one = {"words": np.array([5]), "chars": np.array([20]), "utf8_bytes": np.array([24])}
-
     found = perplexity(statistics(window_targets=np.array([6]), window_document=np.array([0]), **one), signature="s")
-
     assert found == pytest.approx(math.exp(2))
     assert found.stderr is found.interval is None
 
 
 def test_llama_cpps_error_takes_tokens_as_independent() -> None:
     found = score(iid=True)
-
     expected = math.exp(2) * math.sqrt((np.mean(NLL**2) - 4) / 5)
     assert found.details["stderr_iid"] == pytest.approx(expected, rel=1e-12)
+    one = statistics(NLL[:1], window_targets=np.array([1]), window_document=np.array([0]))
+    assert math.isnan(perplexity(one, signature="s", iid=True).details["stderr_iid"])
 
 
 def test_likelihoods_in_single_precision_are_summed_in_double() -> None:
     nll = np.full(2**24 + 64, 1.0, dtype=np.float32)  # a float32 sum stops growing at 2**24
-    long = statistics(
-        nll, window_targets=np.array([2**24, 64]), window_document=np.array([0, 0]), running_text=True
-    )  # fmt: skip
-
+    windows = {"window_targets": np.array([2**24, 64]), "window_document": np.array([0, 0])}
+    long = statistics(nll, running_text=True, **windows)
     assert perplexity(long, signature="s").details["nll_sum"] == 2**24 + 64
 
 
@@ -142,7 +108,6 @@ def test_likelihoods_in_single_precision_are_summed_in_double() -> None:
 def test_likelihoods_that_are_not_finite_are_an_error(bad: float) -> None:
     nll = NLL.copy()
     nll[3] = bad
-
     with pytest.raises(MetricInputError, match="expected finite log-likelihoods, got 1 of 6 NaN or infinite"):
         perplexity(statistics(nll), signature="s")
 
@@ -151,8 +116,3 @@ def test_likelihoods_that_are_not_finite_are_an_error(bad: float) -> None:
 def test_an_unequal_count_of_likelihoods_and_targets_is_an_error(targets: int) -> None:
     with pytest.raises(MetricInputError, match=f"expected an NLL for each of 6 targets, got {targets}$"):
         statistics(np.ones(targets))
-
-
-def test_one_target_has_no_error_by_llama_cpps_formula() -> None:
-    assert math.isnan(_iid_error(np.array([1.0])))
-    assert _iid_error(np.array([1.0, 3.0])) == 1.0

@@ -12,12 +12,7 @@ from nltk.stem.porter import PorterStemmer
 
 from pytest_lmgate.errors import ConfigError, MetricInputError
 from pytest_lmgate.metrics.porter import nltk_stem, program_stem
-from pytest_lmgate.metrics.rouge import (
-    TOKENIZERS,
-    rouge,
-    shared_skip_bigrams,
-    total_skip_bigrams,
-)
+from pytest_lmgate.metrics.rouge import TOKENIZERS, rouge, shared_skip_bigrams, total_skip_bigrams
 from pytest_lmgate.version import __version__
 from tests.metrics.rouge_rows import rouge_rows
 
@@ -33,10 +28,8 @@ CONVENTIONS = ["lin2004", "rouge-1.5.5"]
     [("", ["the cat sat"]), ("... !!! —", ["the cat sat", "a dog"]), ("the cat", [""]), ("", ["", "\n\n"])],
 )
 def test_empty_texts_score_zero(variant, convention, multi_reference, prediction, references):
-    rows = rouge_rows(
-        [prediction], [references], variant=variant, convention=convention, multi_reference=multi_reference
-    )
-    assert tuple(rows.mean()) == (0, 0, 0)
+    how = {"variant": variant, "convention": convention, "multi_reference": multi_reference}
+    assert tuple(rouge_rows([prediction], [references], **how).mean()) == (0, 0, 0)
 
 
 def test_best_reference_has_the_best_f_and_the_first_of_equals():
@@ -58,9 +51,8 @@ def test_program_takes_the_best_recall_where_the_paper_takes_the_best_f():
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
 def test_average_pools_the_counts_of_all_references(convention):
-    rows = rouge_rows(
-        ["a b c d"], [["a b", "c x y z q"]], variant="rouge1", multi_reference="average", convention=convention
-    )
+    how = {"variant": "rouge1", "multi_reference": "average", "convention": convention}
+    rows = rouge_rows(["a b c d"], [["a b", "c x y z q"]], **how)
     assert (rows.match[0], rows.candidate[0], rows.reference[0]) == (3, 8, 7)
     assert rows.precision[0] == 3 / 8
     assert rows.recall[0] == pytest.approx(3 / 7, abs=5e-6)
@@ -71,9 +63,8 @@ def test_signature_names_everything():
     assert rouge(stemmer=True).signature == (
         f"rougeL|references:best|tokenizer:unicode|stemmer:porter-nltk|convention:lin2004|version:{__version__}"
     )
-    assert rouge(
-        "rougeSU4", multi_reference="average", stemmer=str.upper, tokenizer=str.split, convention="rouge-1.5.5"
-    ).signature == (
+    how = {"multi_reference": "average", "stemmer": str.upper, "tokenizer": str.split, "convention": "rouge-1.5.5"}
+    assert rouge("rougeSU4", **how).signature == (
         "rougeSU4|references:average|tokenizer:str.split|stemmer:str.upper|convention:rouge-1.5.5"
         f"|version:{__version__}"
     )
@@ -91,23 +82,19 @@ def test_a_tokenizer_that_returns_a_string_is_an_error():
 
 
 @pytest.mark.parametrize(
-    "variant", ["rouge0", "rouge", "rougeX", "rougeL2", "rougeS1.5", "rougeW0.5", "ROUGE-1", "", None]
-)
-def test_unknown_variants_are_errors(variant):
-    with pytest.raises(ConfigError, match=r"unknown ROUGE variant .*: expected rouge1, rouge2"):
-        rouge(variant)
-
-
-@pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        *[
+            ({"variant": variant}, r"unknown ROUGE variant .*: expected rouge1, rouge2")
+            for variant in ("rouge0", "rouge", "rougeX", "rougeL2", "rougeS1.5", "rougeW0.5", "ROUGE-1", "", None)
+        ],
         ({"convention": "lin2005"}, r"unknown convention 'lin2005' \(did you mean 'lin2004'\?\)"),
         ({"tokenizer": "unicod"}, r"unknown tokenizer 'unicod' \(did you mean 'unicode'\?\)"),
         ({"multi_reference": "max"}, "unknown multi_reference 'max'"),
         ({"stemmer": "porter"}, "stemmer: expected True, False or a function"),
     ],
 )
-def test_unknown_names_are_errors(arguments, message):
+def test_unknown_variants_and_names_are_errors(arguments, message):
     with pytest.raises(ConfigError, match=message):
         rouge(**arguments)
 
@@ -141,7 +128,6 @@ def test_weighted_subsequence_prefers_consecutive_matches_as_in_lin_2004():
     reference = "a b c d e f g"
     assert f1("a b c d h i k", reference, variant="rougeW2") == pytest.approx(0.571, abs=5e-4)
     assert f1("a h b k c i d", reference, variant="rougeW2") == pytest.approx(0.286, abs=5e-4)
-    assert f1("a h b k c i d", reference, variant="rougeL") == f1("a b c d h i k", reference, variant="rougeL")
 
 
 def test_weight_is_the_power_1_2_unless_named():
@@ -188,6 +174,7 @@ def test_identical_texts_score_exactly_one_in_any_script(variant, text):
 def test_l_is_of_the_whole_text_and_lsum_of_its_sentences():
     assert f1("a b\nc d", "c d\na b", variant="rougeL") == 2 / 4
     assert f1("a b\nc d", "c d\na b", variant="rougeLsum") == 1
+    assert f1("a b\nc d", "c d\na b", variant="rougeL", convention="rouge-1.5.5") == 1  # as the program has it
     # The candidate's only word is in the subsequence of both sentences, and counts once.
     rows = rouge_rows(["a"], [["a\na"]], variant="rougeLsum")
     assert (rows.match[0], rows.candidate[0], rows.reference[0]) == (1, 1, 2)
@@ -281,7 +268,9 @@ PIECES = [
     *["ant", "ement", "ment", "ent", "ion", "sion", "tion", "ou", "ism", "ate", "iti", "ous", "ive", "ize"],
     *["a", "e", "i", "o", "u", "b", "c", "l", "t", "w", "x"],
 ]
+EXCEPTIONS = ["skies", "dying", "news", "innings", "cannings", "howe", "succeed", "spied", "died"]
 WORDS = st.one_of(
+    st.sampled_from(EXCEPTIONS),
     st.lists(st.sampled_from(PIECES), min_size=1, max_size=5).map("".join),
     st.text("abcdefghijklmnopqrstuvwxyz0123456789é", min_size=1, max_size=10),
 )
@@ -290,11 +279,6 @@ WORDS = st.one_of(
 @settings(max_examples=300)
 @given(WORDS)
 def test_random_words_stem_as_in_nltk(word):
-    assert nltk_stem(word) == NLTK.stem(word)
-
-
-@pytest.mark.parametrize("word", ["skies", "dying", "news", "innings", "cannings", "howe", "succeed", "spied", "died"])
-def test_exceptional_words_stem_as_in_nltk(word):
     assert nltk_stem(word) == NLTK.stem(word)
 
 

@@ -14,17 +14,8 @@ from tests.metrics.rouge_rows import Rows, rouge_rows
 
 pytestmark = pytest.mark.shared
 
-NAMES = {
-    "ROUGE-1": "rouge1",
-    "ROUGE-2": "rouge2",
-    "ROUGE-3": "rouge3",
-    "ROUGE-L": "rougeL",
-    "ROUGE-W-1.2": "rougeW",
-    "ROUGE-S4": "rougeS4",
-    "ROUGE-SU4": "rougeSU4",
-    "ROUGE-S*": "rougeS",
-    "ROUGE-SU*": "rougeSU",
-}
+NAMES = {f"ROUGE-{name}": f"rouge{name}" for name in ("1", "2", "3", "L", "S4", "SU4")}
+NAMES |= {"ROUGE-W-1.2": "rougeW", "ROUGE-S*": "rougeS", "ROUGE-SU*": "rougeSU"}
 MODES = {"single": "best", "multi_A": "average", "multi_B": "best"}
 # The entries of the program's WordNet table that decide rows of the oracles: irregular English, not the table itself.
 IRREGULAR = {
@@ -44,14 +35,8 @@ def pairs_of(shared_data: Path, name: str) -> list[dict]:
 
 def computed(pair: dict, mode: str, metric: str, **arguments: object) -> Rows:
     references = ["\n".join(reference) for reference in pair["references"]]
-    return rouge_rows(
-        ["\n".join(pair["candidate"])],
-        [references[:1] if mode == "single" else references],
-        variant=NAMES[metric],
-        multi_reference=MODES[mode],
-        convention="rouge-1.5.5",
-        **arguments,
-    )
+    how = {"variant": NAMES[metric], "multi_reference": MODES[mode], "convention": "rouge-1.5.5", **arguments}
+    return rouge_rows(["\n".join(pair["candidate"])], [references[:1] if mode == "single" else references], **how)
 
 
 def differences(pair: dict, stemming: str, **arguments: object) -> list[str]:
@@ -81,11 +66,8 @@ def test_korean_pairs_equal_the_programs_unicode_variant(shared_data):
     pairs = pairs_of(shared_data, "rouge155_unicode_ko.json")
     assert len(pairs) == 40
     for stemming in ("nostem", "stem"):
-        assert [
-            line
-            for pair in pairs
-            for line in differences(pair, stemming, tokenizer="unicode", stemmer=stemming == "stem")
-        ] == []
+        how = {"tokenizer": "unicode", "stemmer": stemming == "stem"}
+        assert [line for pair in pairs for line in differences(pair, stemming, **how)] == []
 
 
 def test_pairs_with_stemming_differ_only_where_an_irregular_form_stands(shared_data):
@@ -135,9 +117,8 @@ TEXTS = st.one_of(
     st.lists(st.tuples(WORDS, SEPARATORS), max_size=30).map(lambda pieces: "".join(map("".join, pieces))), st.text()
 )
 # Sentences whose subsequences can be taken in many ways, and words that a union holds more often than the candidate.
-OF_FEW_WORDS = st.lists(st.lists(st.sampled_from("abcd"), min_size=1, max_size=8).map(" ".join), max_size=5).map(
-    "\n".join
-)
+SENTENCES = st.lists(st.sampled_from("abcd"), min_size=1, max_size=8).map(" ".join)
+OF_FEW_WORDS = st.lists(SENTENCES, max_size=5).map("\n".join)
 
 
 def assert_equal(predictions: list[str], references: list[list[str]], *, stemmer: bool) -> None:
@@ -146,10 +127,7 @@ def assert_equal(predictions: list[str], references: list[list[str]], *, stemmer
     for variant in VARIANTS:
         ours = rouge_rows(predictions, references, variant=variant, stemmer=stemmer, tokenizer="rouge-score")
         wanted = list(zip(*(row[variant] for row in theirs), strict=True))
-        for name, values, want in zip(
-            ("P", "R", "F"), (ours.precision, ours.recall, ours.fmeasure), wanted, strict=True
-        ):
-            assert values == pytest.approx(want, abs=1e-9), (variant, name)
+        assert [*ours[:3]] == [pytest.approx(want, abs=1e-9) for want in wanted], variant
 
 
 @settings(max_examples=100)

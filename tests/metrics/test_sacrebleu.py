@@ -1,6 +1,7 @@
 """BLEU, chrF and TER: against the sacrebleu program in a process of its own, and their options."""
 
 import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -57,9 +58,7 @@ def test_scores_and_signatures_equal_the_program_at_ten_decimals(
         score = text_score(metric, corpus.predictions, corpus.references)
         assert round(float(score), 10) == theirs["score"]
         assert score.signature == f"{theirs['name']}|{theirs['signature']}"
-        assert score.direction == metric.direction
-        assert score.n == len(corpus.predictions)
-        assert score.unit == "row"
+        assert (score.n, score.unit) == (len(corpus.predictions), "row")
 
 
 def test_precisions_and_brevity_penalty_equal_the_program(sacrebleu: Callable[..., str], english) -> None:
@@ -99,21 +98,17 @@ def test_paired_p_values_equal_the_program(sacrebleu: Callable[..., str], korean
     assert min(map(float, theirs)) < 0.9  # or the corpora would tell nothing
 
 
-@pytest.mark.parametrize(
-    ("name", "metric"), [("bleu", bleu()), ("chrf", chrf()), ("ter", ter())], ids=["bleu", "chrf", "ter"]
-)
+@pytest.mark.parametrize("metric", [bleu(), chrf(), ter()], ids=lambda metric: metric.name)
 def test_a_rows_own_score_equals_the_programs_sentence_level(
-    name: str, metric: TextMetric, sacrebleu: Callable[..., str], english
+    metric: TextMetric, sacrebleu: Callable[..., str], english
 ) -> None:
-    printed = sacrebleu(english, "-m", name, "--sentence-level", "--score-only")
+    printed = sacrebleu(english, "-m", metric.name, "--sentence-level", "--score-only")
     scores = row_scores(metric, metric.statistics(english.predictions, english.references, []))
     assert [f"{score:.10f}" for score in scores] == printed.split()
 
 
 @pytest.mark.parametrize(
-    ("metric", "oracle"),
-    [(bleu(), BLEU()), (chrf(word_order=2), CHRF(word_order=2)), (ter(), TER())],
-    ids=["bleu", "chrf", "ter"],
+    ("metric", "oracle"), [(bleu(), BLEU()), (chrf(word_order=2), CHRF(word_order=2)), (ter(), TER())], ids=str
 )
 def test_rows_may_differ_in_their_number_of_references(metric: TextMetric, oracle, english) -> None:
     references = [of_row[: 1 + row % 3] for row, of_row in enumerate(english.references)]
@@ -123,9 +118,8 @@ def test_rows_may_differ_in_their_number_of_references(metric: TextMetric, oracl
     assert float(score) == theirs.score
     assert score.signature == f"{theirs.name}|{oracle.get_signature()}"
     assert "|nrefs:var|" in score.signature
-    padded = [[*of_row, *[None] * (3 - len(of_row))] for of_row in references]
-    assert float(text_score(metric, english.predictions, padded)) == float(score)
-    assert text_score(metric, english.predictions, padded).signature == score.signature
+    padded = text_score(metric, english.predictions, [[*row, *[None] * (3 - len(row))] for row in references])
+    assert (float(padded), padded.signature) == (float(score), score.signature)
 
 
 # Options of the metrics: wrong ones are told at once, and what changes a number is in its signature.
@@ -142,11 +136,7 @@ def test_rows_may_differ_in_their_number_of_references(metric: TextMetric, oracl
         (bleu, {"smooth_method": "flor"}, r"smooth_method to be one of add-k, exp, floor, none; .*'floor'\?"),
         (bleu, {"smooth_value": 0.1}, "smooth_value needs smooth_method 'floor' or 'add-k', got 'exp'"),
         (bleu, {"smooth_value": 0, "smooth_method": "add-k"}, "smooth_value to be a number above 0, got 0"),
-        (
-            bleu,
-            {"smooth_value": float("nan"), "smooth_method": "floor"},
-            "smooth_value to be 0 or a number above 0, got nan",
-        ),
+        (bleu, {"smooth_value": math.nan, "smooth_method": "floor"}, "smooth_value to be 0 or .* above 0, got nan"),
         (bleu, {"lowercase": "no"}, "lowercase to be true or false, got 'no'"),
         (bleu, {"effective_order": 1}, "effective_order to be true or false, got 1"),
         (chrf, {"char_order": -1}, "char_order to be a whole number from 0, got -1"),
@@ -166,16 +156,10 @@ def test_wrong_options_are_told_with_what_is_right(
         make(**options)
 
 
-@pytest.mark.parametrize(
-    ("tokenize", "install"),
-    [
-        ("ja-mecab", r"pip install sacrebleu\[ja\]"),
-        ("ko-mecab", r"pip install sacrebleu\[ko\]"),
-    ],
-)
-def test_a_tokenizer_that_is_not_installed_names_its_extra(tokenize: str, install: str) -> None:
-    with pytest.raises(ConfigError, match=f"bleu: tokenize='{tokenize}': .*{install}"):
-        bleu(tokenize=tokenize)
+@pytest.mark.parametrize("language", ["ja", "ko"])
+def test_a_tokenizer_that_is_not_installed_names_its_extra(language: str) -> None:
+    with pytest.raises(ConfigError, match=rf"tokenize='{language}-mecab': .*pip install sacrebleu\[{language}\]"):
+        bleu(tokenize=f"{language}-mecab")
 
 
 def test_a_tokenizers_model_is_never_fetched_from_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,11 +23,8 @@ from pytest_lmgate.stats.paired import compare
 def test_rouge_keeps_precision_and_recall() -> None:
     # A subsequence of 3 words: P 3/3, R 3/6, F 2/3; the second row shares nothing.
     score = text_score(rouge("rougeL"), ["the cat sat", "x"], [["the cat really sat on it"], ["y"]])
-    assert score == pytest.approx(1 / 3)
-    assert score.details["precision"] == pytest.approx(1 / 2)
-    assert score.details["recall"] == pytest.approx(1 / 4)
-    assert score.details["f"] == score
-    assert score.metric == "rougeL"
+    assert score == pytest.approx(1 / 3) == score.details["f"]
+    assert (score.details["precision"], score.details["recall"]) == pytest.approx((1 / 2, 1 / 4))
     assert score.signature.startswith("rougeL|nrefs:1|")
 
 
@@ -168,8 +165,7 @@ def test_the_worst_come_first_and_equals_in_the_order_of_the_data(metric: TextMe
     assert [found.row for found in worst] == [1, 3, 4, 5, 2]
     assert [found.score for found in worst[:4]] == [0, 0, 0, 0]
     assert 0 < worst[4].score < metric.highest
-    assert worst[4].prediction == "a b c x"
-    assert worst[4].references == ("a b c d", "z")
+    assert (worst[4].prediction, worst[4].references) == ("a b c x", ("a b c d", "z"))
 
 
 def test_a_high_edit_rate_is_worse() -> None:
@@ -189,8 +185,7 @@ def _wilson(right: float, n: float, z: float) -> tuple[float, float]:
 
 
 def test_the_interval_of_a_mean_over_rows_stays_within_the_metrics_range() -> None:
-    nearly = text_score(rouge("rouge1"), ["a b", "a b", "a"], [["a b"], ["a b"], ["a b"]])
-    assert nearly.interval is not None
+    nearly = text_score(rouge("rouge1"), ["a b", "a b", "a"], [["a b"]] * 3)
     low, high = nearly.interval
     assert 0 <= low < nearly < high == 1
     assert text_score(rouge("rouge1"), ["x", "x", "a"], [["a b"]] * 3).interval[0] == 0
@@ -219,16 +214,6 @@ def test_one_row_or_one_cluster_tells_nothing_of_the_noise(metric: TextMetric) -
         assert score.stderr is None
         assert score.interval is None
         assert score.details["clusters"] == 1
-
-
-def test_thousands_of_rows_are_merged_into_few_clusters_and_keep_their_noise() -> None:
-    generator = np.random.default_rng(0)
-    matches = generator.random(3000) < 0.3
-    outputs = ["a" if match else "x" for match in matches]
-    score = text_score(exact(), outputs, [["a"]] * 3000)
-    assert score == matches.mean()
-    assert score.details["clusters"] == 500
-    assert score.stderr == pytest.approx(math.sqrt(0.3 * 0.7 / 3000), rel=0.1)
 
 
 def test_clusters_widen_the_bootstrap_where_rows_repeat_each_other(english) -> None:
@@ -287,9 +272,6 @@ def test_statistics_of_a_corpus_are_those_of_its_rows(metric, rows) -> None:
     np.testing.assert_array_equal(together, apart)
 
 
-# What importing the package costs, and its public names.
-
-
 # Several texts of each row.
 
 
@@ -299,7 +281,6 @@ def test_pass_at_k_is_the_share_of_draws_of_k_texts_with_a_right_one(n: int, c: 
     draws = list(itertools.combinations(right, k))
     outputs = ["a" if each else f"b{index}" for index, each in enumerate(right)]
     score = text_score(exact(variant=f"pass@{k}"), outputs, [["a"]], repeats=n)
-
     assert score.value == pytest.approx(sum(map(any, draws)) / len(draws), rel=1e-12)
     assert score.n == 1
     assert f"variant:pass@{k}" in score.signature
@@ -324,7 +305,6 @@ def test_a_row_of_several_texts_is_one_row(how: dict[str, Any], of_rows: list[fl
     references = [["1"], ["2"], ["7"] if how.get("numeric") else ["yes"]]
     outputs = [text for of_all in _REPEATED for text in of_all]
     score = text_score(exact(**how), outputs, references, prompts=["p", "q", "r"], repeats=4)
-
     assert score.value == pytest.approx(np.mean(of_rows), rel=1e-12)
     assert (score.n, score.details["clusters"]) == (3, 3)
     assert (score.sample.outcomes is not None) == ({*of_rows} <= {0, 1})
@@ -339,8 +319,6 @@ def test_rows_whose_texts_all_agree_have_the_interval_of_as_many_single_texts(va
     assert score.interval == once.interval
     assert score.interval[0] < 0.8
     lost = text_score(exact(variant=variant), ["a"] * 9 + ["b"] + ["a"] * 9 + ["b"], [["a"]] * 10, repeats=2)
-    assert score.sample is not None
-    assert lost.sample is not None
     found = compare(lost.sample, score.sample, tolerance=Tolerance(0.2, relative=False))
     assert found.decision == "inconclusive"
 

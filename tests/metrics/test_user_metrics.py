@@ -7,20 +7,13 @@ import numpy as np
 import pytest
 
 from pytest_lmgate.errors import ConfigError, MetricInputError
-from pytest_lmgate.metrics.texts import (
-    TextMetric,
-    collected_metrics,
-    found_metric,
-    text_score,
-)
+from pytest_lmgate.metrics.texts import TextMetric, collected_metrics, found_metric, text_score
 
 
 def _keywords(predictions: Sequence[str], references: object, rows: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     """Found and wanted keywords of each row."""
-    return [
-        [sum(word in text for word in row["keywords"]), len(row["keywords"])]
-        for text, row in zip(predictions, rows, strict=True)
-    ]
+    wanted = [row["keywords"] for row in rows]
+    return [[sum(map(text.__contains__, of)), len(of)] for text, of in zip(predictions, wanted, strict=True)]
 
 
 def _metric(statistics: Callable[..., Any] = _keywords, **changes: Any) -> TextMetric:
@@ -35,38 +28,26 @@ OUTPUTS = ["sun all day", "rain", "clouds"]
 def test_a_users_mean_reads_columns_and_has_noise_and_worst_rows_like_any_other() -> None:
     score = text_score(_metric(), OUTPUTS, None, rows=ROWS)
     assert score == pytest.approx(2 / 3)
-    assert score.metric == "keyword_recall"
-    assert score.signature == "keyword_recall|nrefs:0|v:1"
+    assert (score.metric, score.signature) == ("keyword_recall", "keyword_recall|nrefs:0|v:1")
     # m = 2/3, e = (1 - 4/3, 1 - 2/3), h = (2/3, 1/3); a row that counts nothing is no cluster.
     assert score.stderr == pytest.approx(((1 / 9) / (1 / 3) + (1 / 9) / (2 / 3)) ** 0.5 / 3)
     worst = score.details["worst"]
     assert [found.row for found in worst] == [0, 1, 2]
     assert [found.score for found in worst[:2]] == [0.5, 1.0]
     assert np.isnan(worst[2].score)  # nothing to count: no score of its own, and never the worst
-    assert worst[0].prediction == "sun all day"
-    assert worst[0].references == ()
+    assert (worst[0].prediction, worst[0].references) == ("sun all day", ())
 
 
 def test_a_users_value_need_not_be_a_mean() -> None:
     def lengths(predictions: Sequence[str], references: Sequence[Sequence[str]], rows: object) -> np.ndarray:
         return np.array([[len(p), len(r[0])] for p, r in zip(predictions, references, strict=True)])
 
-    metric = _metric(
-        lengths,
-        name="length_ratio",
-        direction="lower",
-        signature="length_ratio",
-        value=lambda sums: abs(1 - sums[0] / sums[1]),
-        details=lambda sums: {"chars": int(sums[0])},
-        needs_references=True,
-    )
-    assert not metric.is_mean
+    own = {"value": lambda sums: abs(1 - sums[0] / sums[1]), "details": lambda sums: {"chars": int(sums[0])}}
+    metric = _metric(lengths, name="ratio", direction="lower", signature="ratio", needs_references=True, **own)
     score = text_score(metric, ["ab", "abcd", "abc"], [["abc"], ["abcd"], ["abcdef"]])
     assert score == pytest.approx(4 / 13)
-    assert score.direction == "lower"
-    assert score.details["chars"] == 9
-    assert score.details["resamples"] == 1000
-    assert score.signature == "length_ratio|nrefs:1"
+    assert (score.direction, score.signature) == ("lower", "ratio|nrefs:1")
+    assert (score.details["chars"], score.details["resamples"]) == (9, 1000)
     low, high = score.interval
     assert 0 <= low < score < high
     assert [found.row for found in score.details["worst"]] == [2, 0, 1]
@@ -140,10 +121,7 @@ def test_details_that_are_no_mapping_from_names_are_told_by_metric(returned: obj
         ({"statistics": 3}, "expected statistics to be a function, got int"),
         ({"value": None}, "expected value to be a function, got NoneType"),
         ({"row_value": 1.0}, "expected row_value to be a function, got float"),
-        (
-            {"right_or_wrong": True, "value": lambda sums: 0.5},
-            "right_or_wrong is for a share of rows, which has no `value` of its own",
-        ),
+        ({"right_or_wrong": True, "value": lambda sums: 0.5}, "right_or_wrong is for a share of rows, which has no `v"),
         ({"details": {}}, "expected details to be a function, got dict"),
         ({"extraction": 3}, "expected extraction to be the name of one, got 3"),
     ],
@@ -163,18 +141,10 @@ def test_metrics_are_collected_by_name_and_found() -> None:
         found_metric(metrics, "bleu")
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("perplexity", "ppl"),
-        ("Pseudo-Perplexity", "pppl"),
-        ("rougeL", "rouge"),
-        ("bits_per_byte", "bpb"),
-        ("pll", "ppl"),
-        ("accurracy", "accuracy"),
-        ("keyword_recal", "keyword_recall"),
-    ],
-)
+NEAR = {"perplexity": "ppl", "Pseudo-Perplexity": "pppl", "pll": "ppl", "keyword_recal": "keyword_recall"}
+
+
+@pytest.mark.parametrize(("name", "meant"), NEAR.items())
 def test_a_metric_that_is_not_there_is_told_with_the_nearest_of_all_there_are(name: str, meant: str) -> None:
     with pytest.raises(ConfigError, match=f"got {name!r} .did you mean {meant!r}.*; registered: keyword_recall; "):
         found_metric(collected_metrics([_metric()]), name)

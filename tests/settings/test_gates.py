@@ -16,10 +16,9 @@ from pytest_lmgate.settings.gates import EvaluationSpec, FixtureReference, Limit
 
 
 def test_every_argument_arrives_in_its_place() -> None:
-    protocol = {"max_length": 1024, "unit": "word", "average": "token", "allow_beyond_context": True}
-    protocol |= {"add_bos_token": None}
-    gate = parse_marker("ppl_max", (), {"limit": 9, "dataset": "d", "model": "m", "protocol": "lm-eval", **protocol})
-    assert gate.evaluation == EvaluationSpec("ppl", "m", "d", WindowProtocol(name="lm-eval", **protocol))
+    how = {"max_length": 8, "unit": "word", "average": "token", "allow_beyond_context": True, "add_bos_token": None}
+    gate = parse_marker("ppl_max", (), {"limit": 9, "dataset": "d", "model": "m", "protocol": "lm-eval", **how})
+    assert gate.evaluation == EvaluationSpec("ppl", "m", "d", WindowProtocol(name="lm-eval", **how))
     assert (gate.limit, type(gate.limit)) == (9.0, float)
 
 
@@ -68,7 +67,6 @@ def test_a_limit_that_is_not_a_number_is_refused(limit: Any) -> None:
     with pytest.raises(ConfigError) as raised:
         parse_marker("ppl_max", ("m", "d", limit), {})
     assert str(raised.value).startswith("limit: ")
-    assert str(raised.value).endswith(f"got {limit!r}")
 
 
 @pytest.mark.parametrize("limit", [math.nan, -math.nan, math.inf, -math.inf, 0, 0.0, -0.0, -1, -16.5, 10**400])
@@ -79,9 +77,7 @@ def test_a_limit_that_could_not_judge_is_refused(limit: float) -> None:
 
 @given(st.floats(min_value=0, exclude_min=True, allow_infinity=False) | st.integers(1, 10**300))
 def test_every_positive_finite_limit_is_kept_unrounded(limit: float) -> None:
-    kept = parse_marker("bpb_max", ("m", "d", limit), {}).limit
-    assert type(kept) is float
-    assert kept == float(limit)
+    assert parse_marker("bpb_max", ("m", "d", limit), {}).limit == float(limit)
 
 
 @pytest.mark.parametrize("name", ["", None, 3, ("a",)])
@@ -93,12 +89,8 @@ def test_a_fixture_reference_needs_a_name(name: Any) -> None:
 @pytest.mark.parametrize("marker", ["ppl_max", "accuracy_min", "bleu_min", "top1_min"])
 def test_a_limit_gate_may_be_asked_for_a_confidence(marker: str) -> None:
     names = ("m", "r", "d") if marker == "top1_min" else ("m", "d")
-
-    assert parse_marker(marker, (*names, 1.0), {}).confidence is None
-    gate = parse_marker(marker, (*names, 1.0), {"confidence": 0.95})
-
-    assert (gate.confidence, gate.limit) == (0.95, 1.0)
-    assert gate.evaluation == parse_marker(marker, (*names, 1.0), {}).evaluation
+    plain, gate = (parse_marker(marker, (*names, 1.0), how) for how in ({}, {"confidence": 0.95}))
+    assert (plain.confidence, gate.confidence, gate.evaluation) == (None, 0.95, plain.evaluation)
 
 
 # Arguments of the markers and fixtures on two models.
@@ -106,7 +98,6 @@ def test_a_limit_gate_may_be_asked_for_a_confidence(marker: str) -> None:
 
 def test_the_reference_stands_behind_the_model() -> None:
     gate = parse_marker("kl_max", ("q", "p", "d", 0.1), {"stride": 8, "max_length": 16})
-
     how = DivergenceRequest("p", WindowProtocol(stride=8, max_length=16))
     assert gate == LimitGate(marker="kl_max", evaluation=EvaluationSpec("kl", "q", "d", how), limit=0.1)
     assert (gate.label, gate.direction) == ("kl_max[q-p-d-max_length:16-stride:8]", "lower")
@@ -115,7 +106,6 @@ def test_the_reference_stands_behind_the_model() -> None:
 def test_everything_given_is_resolved() -> None:
     things = {name: FixtureReference(name) for name in ("q", "p", "d")}
     spec = parse_fixture_call("kl_of", tuple(things.values()), {})
-
     assert spec.given == [things["q"], things["d"], things["p"]]
     found = spec.resolved(lambda given: f"resolved {given.name}")
     assert (found.model, found.reference, found.dataset) == ("resolved q", "resolved p", "resolved d")
@@ -125,37 +115,20 @@ def test_everything_given_is_resolved() -> None:
 # A tolerance is read as written or refused, and one that no candidate could exceed is no gate.
 
 
-@pytest.mark.parametrize(
-    ("written", "size", "relative"),
-    [
-        ("1%", 0.01, True),
-        (" 0.5 % ", 0.005, True),
-        (".25%", 0.0025, True),
-        ("0%", 0.0, True),
-        ("100%", 1.0, True),
-        (0, 0.0, False),
-        (2, 2.0, False),
-        (0.01, 0.01, False),
-    ],
-)
-def test_a_percentage_is_relative_and_a_number_is_absolute(written: object, size: float, relative: bool) -> None:
-    assert Tolerance.parse(written) == Tolerance(size, relative)
+def test_a_percentage_is_relative_and_a_number_is_absolute() -> None:
+    percentages = {"1%": 0.01, " 0.5 % ": 0.005, ".25%": 0.0025, "0%": 0.0, "100%": 1.0}
+    assert {each: Tolerance.parse(each).size for each in percentages} == percentages
+    assert all(Tolerance.parse(each).relative for each in percentages)
+    assert [Tolerance.parse(each) for each in (0, 2, 0.01)] == [Tolerance(each, False) for each in (0.0, 2.0, 0.01)]
 
 
-@pytest.mark.parametrize(
-    "written",
-    [
-        *("", "1", "0.01", "-1%", "101%", "150 %", "%", "1%%", "1e-2%", "one percent", "nan%"),
-        -0.01,
-        math.nan,
-        True,
-        [1],
-    ],
-)
+NO_PERCENTAGE = ("", "1", "0.01", "-1%", "101%", "150 %", "%", "1%%", "1e-2%", "one percent", "nan%")
+
+
+@pytest.mark.parametrize("written", [*NO_PERCENTAGE, -0.01, math.nan, True, [1]])
 def test_anything_else_is_refused_with_what_was_written(written: object) -> None:
     with pytest.raises(ConfigError, match="tolerance: expected") as refused:
         Tolerance.parse(written)
-
     assert repr(written) in str(refused.value)
 
 
@@ -169,13 +142,7 @@ def test_what_is_beyond_a_float_is_refused_in_one_line(written: object) -> None:
 
 @pytest.mark.parametrize(
     ("written", "direction", "span"),
-    [
-        (1, "higher", 1.0),
-        (1.5, "higher", 1.0),
-        ("100%", "higher", 1.0),
-        ("100%", "higher", None),
-        (100, "lower", 100.0),
-    ],
+    [(1, "higher", 1.0), (1.5, "higher", 1.0), ("100%", "higher", None), (100, "lower", 100.0)],
 )
 def test_a_gate_that_could_never_fail_is_refused(written: str | float, direction: str, span: float | None) -> None:
     with pytest.raises(ConfigError, match="never fail"):

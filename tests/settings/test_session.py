@@ -1,6 +1,7 @@
 """What `--lmgate-executor` takes, and what it says of anything else."""
 
 import importlib.util
+from pathlib import Path
 
 import pytest
 
@@ -81,12 +82,6 @@ def test_a_signature_is_of_the_name_and_of_the_content_and_no_part_of_one_may_mo
     assert not key.fits(key.signature("a", b"b"), "a", b"c")
 
 
-def test_no_attribute_and_no_representation_holds_the_key(tmp_path: object) -> None:
+def test_no_attribute_and_no_representation_holds_the_key(tmp_path: Path) -> None:
     key = CacheKey(SECRET.encode())
-    shown = f"{key} {key!r} {vars(key)} {Options(cache=tmp_path, cache_key=key)}"  # type: ignore[arg-type]
-    assert SECRET not in shown
-
-
-def test_what_each_worker_gets_is_said_in_words() -> None:
-    assert Executor().share(4) == "4 processors"
-    assert Executor(num_gpus=0.5).share(1.5) == "1.5 processors and 0.5 GPUs"
+    assert SECRET not in f"{key} {key!r} {vars(key)} {Options(cache=tmp_path, cache_key=key)}"

@@ -24,7 +24,6 @@ def resamples(clusters: int, skew: float, seed: int, measured: float | None = No
 def test_a_bound_is_the_widest_of_three(clusters: int, skew: float, level: float) -> None:
     found = resamples(clusters, skew, 3)
     drawn = found.ordered
-
     expansion, t = math.sqrt(clusters / (clusters - 1)), scipy.stats.t.ppf(level, clusters - 1)
     error, k = expansion * drawn.std(ddof=1), scipy.stats.skew(drawn)
     above, below = (3 / k * (np.cbrt(1 + k * (y - k / 6)) - 1) * error for y in (-t, t))
@@ -53,9 +52,7 @@ def test_the_p_value_is_below_a_level_just_where_the_bound_is_within_the_size(
     near = [np.searchsorted(found.ordered, edge) for edge in (bounds.lower, bounds.upper, size)]
     assume(min(abs(near[2] - near[0]), abs(near[2] - near[1])) > 1 or not 0 < near[2] < 999)
     assume(min(abs(size - bounds.lower), abs(size - bounds.upper)) > 1e-6)
-
     p_pass, p_fail = found.p_values(size)
-
     assert (p_pass <= 1 - level) == (bounds.upper <= size)
     assert (p_fail <= 1 - level) == (bounds.lower > size)
 
@@ -66,27 +63,14 @@ def test_bounds_of_a_bounded_metric_are_within_its_range(lost: list[int], level:
     words = ["the", "quick", "brown", "fox", "jumps", "over"]
     outputs = [" ".join(["x"] * count + words[count:]) for count in lost]
     score = text_score(bleu(max_ngram_order=1), outputs, [[" ".join(words)]] * len(lost))
-
     lower, upper, *_ = score.sample.bounds(level)
-
     assert 0 <= lower <= score + 1e-9
     assert score - 1e-9 <= upper <= 100
 
 
-def test_resamples_that_do_not_vary_have_no_noise() -> None:
-    found = Resamples(np.full(1000, 2.0), 2.0, 9)
-
-    assert found.bounds(0.95)[:2] == (2, 2)
-    assert (found.stderr, found.skewness) == (0, 0)
-    assert found.p_values(1.0) == (1, 0)
-    assert found.p_values(2.0) == (0, 1)
-
-
 def test_an_infinite_resample_leaves_percentiles() -> None:
     drawn = np.append(np.arange(999.0), math.inf)
-
     bounds = Resamples(drawn, 500.0, 50).bounds(0.95)
-
     assert bounds[2:] == ("bootstrap", "bootstrap")
     assert 0 < bounds.lower < bounds.upper < math.inf
     assert Resamples(drawn, 500.0, 2).bounds(0.95).upper == math.inf

@@ -104,11 +104,3 @@ def test_the_design_effect_is_kishs() -> None:
     groups = Groups.of(np.repeat([0, 1], [2, 6]).tolist(), np.arange(8))
     assert groups.weights.tolist() == pytest.approx([2, 2, *[2 / 3] * 6])
     assert groups.design_effect == pytest.approx((2 * 4 + 6 * 4 / 9) / 8)
-
-
-def test_right_rows_of_groups_add_up_to_the_clusters_of_their_sample() -> None:
-    right, groups = np.arange(12) % 3 > 0, np.repeat([0, 1], [4, 8])
-    sample = sample_of(right, groups, right=True)
-    sums, counts = sample.outcomes.by_cluster()
-    assert sums.tolist() == sample.sums[:, 0].tolist()
-    assert counts.tolist() == sample.counts.tolist()

@@ -9,12 +9,8 @@ import scipy.stats
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_lmgate.stats.proportions import Changes, Outcomes, rows_without_change, tango_bounds, tango_z, wilson_bounds
-
-
-def outcomes(right: int, n: int, clusters: list[int] | None = None) -> Outcomes:
-    made = np.arange(n) if clusters is None else np.array(clusters)
-    return Outcomes(np.arange(n) < right, made)
+from pytest_lmgate.stats.proportions import Changes, rows_without_change, tango_bounds, tango_z, wilson_bounds
+from tests.stats.samples import outcomes
 
 
 @given(
@@ -23,9 +19,7 @@ def outcomes(right: int, n: int, clusters: list[int] | None = None) -> Outcomes:
 )
 def test_bounds_are_wilsons_as_scipy_has_them(counts: tuple[int, int], level: float) -> None:
     right, n = counts
-
-    bounds = wilson_bounds(outcomes(right, n), level)
-
+    bounds = wilson_bounds(outcomes(np.arange(n) < right), level)
     expected = scipy.stats.binomtest(right, n).proportion_ci(2 * level - 1, method="wilson")
     assert bounds[:2] == pytest.approx((expected.low, expected.high), rel=1e-9, abs=1e-9)
     assert bounds[2:] == ("wilson", "wilson")
@@ -33,34 +27,25 @@ def test_bounds_are_wilsons_as_scipy_has_them(counts: tuple[int, int], level: fl
 
 
 def test_one_row_and_one_cluster_of_rows_have_no_interval() -> None:
-    assert wilson_bounds(outcomes(1, 1), 0.95) is None
-    assert wilson_bounds(outcomes(2, 4, [0] * 4), 0.95) is None
+    assert wilson_bounds(outcomes([True]), 0.95) is None
+    assert wilson_bounds(outcomes([True, True, False, False], [0] * 4), 0.95) is None
 
 
-def test_rows_in_clusters_count_as_fewer_by_hand() -> None:
-    # Rows 1, 1 and 0, 1 of two clusters: three right of four, the wrong one in the second cluster.
-    made = Outcomes(np.array([True, True, False, True]), np.array([0, 0, 1, 1]))
-
-    # Of the wrong ones: mean 1/4, e = -1/2 and 1/2, h = 1/2: CR2 variance (1/4 + 1/4) 2 / 16 = 1/16, over
-    # 3/16 / 4 = 3/64 of independent rows: 4/3. One cluster has a wrong row; wholly dependent rows have 8 / 4 = 2.
-    n = 4 / ((4 / 3 + 2) / 2)
-    z, p = scipy.stats.t.ppf(0.95, 1), 3 / 4
+@pytest.mark.parametrize(
+    ("right", "effect"),
+    [
+        # Of the wrong ones: mean 1/4, e = -1/2 and 1/2, h = 1/2: CR2 variance (1/4 + 1/4) 2 / 16 = 1/16, over
+        # 3/16 / 4 = 3/64 of independent rows: 4/3. One cluster has a wrong row; wholly dependent rows have 8 / 4 = 2.
+        ([1, 1, 0, 1], (4 / 3 + 2) / 2),
+        # The clusters do not differ: a design effect of 1, and not 0. Two clusters have a wrong row.
+        ([1, 0, 1, 0], (2 * 1 + 2) / 3),
+    ],
+)
+def test_rows_in_clusters_count_as_fewer_but_never_more_by_hand(right: list[int], effect: float) -> None:
+    n, z, p = 4 / effect, scipy.stats.t.ppf(0.95, 1), np.mean(right)
     centre, spread = p + z**2 / (2 * n), z * math.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
-    assert wilson_bounds(made, 0.95)[:2] == pytest.approx(
-        ((centre - spread) / (1 + z**2 / n), (centre + spread) / (1 + z**2 / n)), rel=1e-9
-    )
-
-
-def test_rows_that_spread_less_than_independent_ones_count_as_independent_by_hand() -> None:
-    # One of two rows of each cluster is right, so the clusters do not differ: a design effect of 1, and not 0.
-    made = Outcomes(np.array([True, False, True, False]), np.array([0, 0, 1, 1]))
-
-    n = 4 / ((2 * 1 + 2) / 3)  # two clusters have a wrong row; wholly dependent rows have 8 / 4 = 2
-    z, p = scipy.stats.t.ppf(0.95, 1), 1 / 2
-    centre, spread = p + z**2 / (2 * n), z * math.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
-    assert wilson_bounds(made, 0.95)[:2] == pytest.approx(
-        ((centre - spread) / (1 + z**2 / n), (centre + spread) / (1 + z**2 / n)), rel=1e-9
-    )
+    ends = (centre - spread) / (1 + z**2 / n), (centre + spread) / (1 + z**2 / n)
+    assert wilson_bounds(outcomes(right, [0, 0, 1, 1]), 0.95)[:2] == pytest.approx(ends, rel=1e-9)
 
 
 # Tango's score test against maximum likelihood found by an optimizer, and against published intervals.
@@ -117,7 +102,6 @@ def test_published_intervals_are_reproduced(
     lost: int, gained: int, n: int, level: float, interval: tuple[float, float]
 ) -> None:
     bounds = tango_bounds(Changes(n, lost, gained), scipy.stats.norm.ppf(level))
-
     assert bounds == pytest.approx(interval, abs=10.0 ** -len(str(abs(interval[0])).partition(".")[2]))
 
 
@@ -125,9 +109,7 @@ def test_published_intervals_are_reproduced(
 def test_a_bound_is_the_loss_at_which_the_score_is_the_quantile(counts: tuple[int, int, int], level: float) -> None:
     n, lost, gained = counts
     changes, z = Changes(n, lost, gained), float(scipy.stats.norm.ppf(level))
-
     lower, upper = tango_bounds(changes, z)
-
     assert -1 <= lower <= changes.loss <= upper <= 1
     assume(-0.999 < lower < upper < 0.999)
     by_optimizer = [
@@ -143,27 +125,20 @@ def test_so_many_rows_without_a_change_show_a_loss_below_the_tolerance_and_one_r
     tolerance: float, rows: int
 ) -> None:
     z = float(scipy.stats.norm.ppf(0.95))
-
     assert rows_without_change(tolerance, z) == rows
     assert tango_bounds(Changes(rows, 0, 0), z)[1] <= tolerance
     assert tango_bounds(Changes(rows - 1, 0, 0), z)[1] > tolerance
 
 
-def two_outcomes(right: list[int], clusters: list[int] | None = None) -> Outcomes:
-    return Outcomes(np.array(right, dtype=bool), np.array(clusters if clusters else range(len(right))))
-
-
 def test_changed_rows_are_counted_by_their_direction() -> None:
-    changes = Changes.of(two_outcomes([1, 0, 0, 1, 0, 1]), two_outcomes([1, 1, 1, 0, 0, 1]))
-
+    changes = Changes.of(outcomes([1, 0, 0, 1, 0, 1]), outcomes([1, 1, 1, 0, 0, 1]))
     assert (changes.n, changes.lost, changes.gained) == (6, 2, 1)
 
 
 def test_rows_in_clusters_are_divided_by_the_design_effect_of_their_changes() -> None:
     # Of three clusters of two rows the first lost both.
     clusters = [0, 0, 1, 1, 2, 2]
-    changes = Changes.of(two_outcomes([0, 0, 1, 1, 1, 1], clusters), two_outcomes([1] * 6, clusters))
-
+    changes = Changes.of(outcomes([0, 0, 1, 1, 1, 1], clusters), outcomes([1] * 6, clusters))
     # Mean 1/3; e = 4/3, -2/3, -2/3; h = 1/3: CR2 variance (24/9) (3/2) / 36 = 1/9. Of independent rows
     # (2 - 4/6) / 36 = 1/27, so a ratio of 3. One cluster has changes, and wholly dependent rows have 12 / 6 = 2.
     effect = (1 * 3 + 2) / (1 + 1)

@@ -1,4 +1,7 @@
-"""Requests of documents that tests write as token ids."""
+"""Requests of documents that tests write as token ids, and tokenizers that are trained for a test."""
+
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -12,3 +15,17 @@ def document_requests(*documents: np.ndarray, length: int = 16) -> Requests:
     """Return the requests of the dataset ``d``: windows of at most so many tokens of documents with these token ids."""
     plan = plan_windows(Windowing("document", length, length), [len(ids) for ids in documents])
     return window_requests(Streams(documents, None), plan, "d")
+
+
+def trained_bpe(texts: Iterable[str], size: int, **named: str) -> Any:
+    """Train a byte-level BPE tokenizer, as GPT-2's, with special tokens as they are named."""
+    import tokenizers
+    import transformers
+
+    inner, alphabet = tokenizers.Tokenizer(tokenizers.models.BPE()), tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = tokenizers.decoders.ByteLevel()
+    special = list(named.values())
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=size, special_tokens=special, initial_alphabet=alphabet)
+    inner.train_from_iterator(texts, trainer)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **named)

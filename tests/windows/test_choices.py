@@ -110,11 +110,6 @@ def test_a_question_that_does_not_fit_is_an_error_or_loses_its_left_where_that_i
             plan(False)
 
 
-def test_a_choice_without_a_token_of_its_own_is_an_error() -> None:
-    with pytest.raises(DataError, match="dataset 'quiz': row 0: the choice 'b' has no token"):
-        planned("a", "b", delimiter="")
-
-
 @pytest.mark.parametrize("delimiter", ["", " "])
 def test_a_choice_is_the_assistants_answer_behind_what_the_chat_template_writes(delimiter: str) -> None:
     def chat(messages: Any) -> str:
@@ -128,7 +123,9 @@ def test_a_choice_is_the_assistants_answer_behind_what_the_chat_template_writes(
         planned(asked, "x", "y")
 
 
-def test_choices_that_are_the_same_tokens_are_an_error() -> None:
+def test_choices_without_a_token_of_their_own_or_of_the_same_tokens_are_an_error() -> None:
+    with pytest.raises(DataError, match="dataset 'quiz': row 0: the choice 'b' has no token"):
+        planned("a", "b", delimiter="")
     lower = TokenizerFacts(lambda text, _: of(text.lower()), BOS, EOS, False, chr)
     with pytest.raises(DataError, match="row 0: the choices 'X' and 'x' are the same tokens to the model 'm', which"):
         planned("q", "X", "y", "x", tokenizer=lower)
@@ -152,10 +149,7 @@ def test_examples_are_shown_with_their_right_choice() -> None:
         questions([row], examples=[{**row, "a": 2}])
 
 
-@pytest.mark.parametrize(
-    ("answer", "index"),
-    [(0, 0), (2, 2), ("z", 2), ("1", 1), ("10", 0), ("x", 1)],
-)
+@pytest.mark.parametrize(("answer", "index"), [(0, 0), (2, 2), ("z", 2), ("1", 1), ("10", 0), ("x", 1)])
 def test_an_answer_is_an_index_or_the_text_of_a_choice(answer: object, index: int) -> None:
     # A text that is a choice is that choice, even where it looks like a number.
     assert questions([{"q": "?", "c": ["10", "x", "z"], "a": answer}])[0].right == (index,)
@@ -176,10 +170,7 @@ def test_a_text_that_could_be_either_is_what_the_others_of_its_column_are() -> N
     ("answers", "message"),
     [
         (["1", "2"], "row 0: answer: '1' is the text of choice 0 or the index of choice 1; no other row decides"),
-        (
-            ["0", "3", "2"],
-            "row 2: answer: '2' is the text of choice 1 or the index of choice 2; other rows are of both",
-        ),
+        (["0", "3", "2"], "row 2: answer: '2' is the text of choice 1 or .* choice 2; other rows are of both"),
     ],
 )
 def test_a_text_that_stays_ambiguous_is_refused(answers: list[str], message: str) -> None:
@@ -196,10 +187,7 @@ def test_a_text_that_stays_ambiguous_is_refused(answers: list[str], message: str
         ({"q": "?", "c": "xy", "a": 0}, "row 0: choices: expected a list of texts, got 'xy'"),
         ({"q": "?", "c": ["x", ""], "a": 0}, r"row 0: choices: expected a list of texts, got \['x', ''\]"),
         ({"q": "?", "c": [1, 2], "a": 0}, r"row 0: choices: expected a list of texts, got \[1, 2\]"),
-        (
-            {"q": "?", "c": ["x"], "a": 0},
-            "row 0: choices: expected two or more, got 1: no choice could be wrong",
-        ),
+        ({"q": "?", "c": ["x"], "a": 0}, "row 0: choices: expected two or more, got 1: no choice could be wrong"),
         ({"q": "?", "c": [], "a": 0}, "row 0: choices: expected two or more, got 0"),
         ({"q": "?", "c": ["x", "y", "x"], "a": 0}, "row 0: choices: 'x' appears twice: no model could tell them"),
         ({"q": "?", "c": ["x", "y"], "a": 2}, "row 0: answer: expected an index from 0 to 1 or the text .* got 2"),

@@ -25,19 +25,10 @@ def score(requests: list[Request]) -> list[Floats]:
 @given(st.lists(st.tuples(TOKENS, st.integers(1, 3)), min_size=1, max_size=12))
 def test_each_request_gets_the_numbers_that_it_has_alone(drawn: list[tuple[list[int], int]]) -> None:
     requests = [request(ids, list(range(min(targets, len(ids))))) for ids, targets in drawn]
-
     joined, parted = read_once(requests)
-
     assert len(joined) == len({tuple(ids) for ids, _ in drawn})
     for found, expected in zip(parted(score(joined)), score(requests), strict=True):
         np.testing.assert_array_equal(found, expected)
-
-
-def test_a_request_without_an_equal_is_passed_on_as_it_is() -> None:
-    one, other = request([1, 2], [3]), request([1, 2, 3], [4])
-    joined, _ = read_once([one, other])
-    assert joined[0] is one
-    assert joined[1] is other
 
 
 def test_requests_with_a_source_stay_as_they_are() -> None:

@@ -12,51 +12,31 @@ from pytest_lmgate.engines.tokenizers import tokenizer_facts
 from pytest_lmgate.windows.places import lost_characters, scored_sizes
 from pytest_lmgate.windows.protocols import WindowPlan
 from pytest_lmgate.windows.tokens import Streams
+from tests.windows.documents import trained_bpe
 
 
 def scored_bytes(streams: Streams) -> float:
     """Bytes that all tokens but the first cover."""
     ends = np.array(streams.lengths)
     plan = WindowPlan(np.zeros_like(ends), ends - ends, ends, ends - ends + 1, ends < 0)
-    found = scored_sizes(streams, plan)
-    assert found is not None
-    return float(found[0, 2])
+    return float(scored_sizes(streams, plan)[0, 2])
 
 
 def sentencepiece() -> Any:
     """Make a tokenizer as Llama 2's: a space is put before a text, and unknown characters become bytes."""
-    size = 256
-    vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, **{f"<0x{byte:02X}>": 3 + byte for byte in range(size)}}
-    for piece in ("▁", "a", "b", "▁a", "▁b"):
-        vocabulary[piece] = len(vocabulary)
-    merges = [("▁", "a"), ("▁", "b")]
-    inner = tokenizers.Tokenizer(
-        tokenizers.models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True)
-    )
-    inner.normalizer = tokenizers.normalizers.Sequence(
-        [tokenizers.normalizers.Prepend("▁"), tokenizers.normalizers.Replace(" ", "▁")]
-    )
-    inner.decoder = tokenizers.decoders.Sequence(
-        [
-            tokenizers.decoders.Replace("▁", " "),
-            tokenizers.decoders.ByteFallback(),
-            tokenizers.decoders.Fuse(),
-            tokenizers.decoders.Strip(" ", 1, 0),
-        ]
-    )
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "▁a", "▁b"]
+    vocabulary, merges = {piece: at for at, piece in enumerate(pieces)}, [("▁", "a"), ("▁", "b")]
+    model = tokenizers.models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+    inner, d, n = tokenizers.Tokenizer(model), tokenizers.decoders, tokenizers.normalizers
+    inner.normalizer = n.Sequence([n.Prepend("▁"), n.Replace(" ", "▁")])
+    inner.decoder = d.Sequence([d.Replace("▁", " "), d.ByteFallback(), d.Fuse(), d.Strip(" ", 1, 0)])
     return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", unk_token="<unk>")
 
 
 def byte_level(*, trim: bool) -> Any:
-    inner = tokenizers.Tokenizer(tokenizers.models.BPE())
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=262, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    )
-    inner.train_from_iterator(["ab ab ab b b b"] * 9, trainer)
-    inner.post_processor = tokenizers.processors.ByteLevel(trim_offsets=trim)
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=inner)
+    tokenizer = trained_bpe(["ab ab ab b b b"] * 9, 262)
+    tokenizer.backend_tokenizer.post_processor = tokenizers.processors.ByteLevel(trim_offsets=trim)
+    return tokenizer
 
 
 @pytest.mark.parametrize(

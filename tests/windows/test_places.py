@@ -43,15 +43,10 @@ def test_without_offsets_tokens_are_spelled_one_by_one() -> None:
 def covered(text: str, begins: Sequence[int], ends: Sequence[int], first: int, end: int | None = None) -> list[float]:
     """Words, characters and bytes of a text's tokens from the one numbered `first` on."""
     spans = TokenSpans(text, np.array(begins), np.array(ends))
-    return sizes_of(Streams([np.arange(len(begins))], sizes=[TextSizes.of(text)], spans=[spans]), first, end)
-
-
-def sizes_of(streams: Streams, first: int, end: int | None = None) -> list[float]:
+    streams = Streams([np.arange(len(begins))], sizes=[TextSizes.of(text)], spans=[spans])
     begin, ends = np.array([first]), np.array([streams.lengths[0] if end is None else end])
     plan = WindowPlan(np.array([0]), begin, ends, begin, np.zeros(1, dtype=bool))
-    found = scored_sizes(streams, plan)
-    assert found is not None
-    return found[0].tolist()
+    return scored_sizes(streams, plan)[0].tolist()
 
 
 @pytest.mark.parametrize(
@@ -87,9 +82,7 @@ def test_what_targets_cover_by_hand(
 def test_the_parts_of_a_text_add_up_to_what_the_harness_counts(text: str, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(1, len(text) - 1), min_size=1, max_size=8)))
     begins, ends = [0, *cuts], [*cuts, len(text)]
-
     parts = [covered(text, begins, ends, at, at + 1) for at in range(len(begins))]
-
     whole = [len(re.split(r"\s+", text)), len(text), len(text.encode())]
     assert np.sum(parts, axis=0) == pytest.approx(whole, abs=1e-5)
     own = [text[begin:end] for begin, end in zip(begins, ends, strict=True)]
@@ -105,11 +98,8 @@ def test_where_each_letter_is_a_token_the_scored_text_is_the_targets(protocol: s
     corpus = Corpus("t", ("abcdefghijklm", "", "no", "x", "pqrstuvw xyz"), join="\n")
     streams = tokenize(corpus, windowing(protocol), LETTERS, model="m")
     plan = plan_windows(windowing(protocol), streams.lengths, adds_bos=False)
-
     found = scored_sizes(streams, plan)
-
     targets = np.bincount(plan.document, weights=plan.targets, minlength=len(streams.ids))
-    assert found is not None
     assert found[:, 1].tolist() == found[:, 2].tolist() == targets.tolist()
     assert 0 < targets.sum() <= sum(streams.lengths)
     assert (targets.sum() == sum(streams.lengths)) == (protocol == "lm-eval")

@@ -11,14 +11,10 @@ import transformers
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.engines.tokenizers import tokenizer_facts
 from pytest_lmgate.settings.gate_options import PROTOCOL_RULES, Windowing
-from pytest_lmgate.windows.protocols import (
-    plan_windows,
-    row_begins,
-    rows_by_starts,
-    tokenize,
-)
+from pytest_lmgate.windows.protocols import plan_windows, row_begins, rows_by_starts, tokenize
 from pytest_lmgate.windows.requests import row_targets
 from pytest_lmgate.windows.tokens import TokenizerFacts
+from tests.windows.documents import trained_bpe
 
 LETTERS = "abcdefghij"
 
@@ -34,20 +30,13 @@ def rows_of_letters(seed: int = 0) -> tuple[str, ...]:
 
 def fast_tokenizer(*, special: bool) -> Any:
     """Make a byte-level BPE tokenizer, as GPT-2's, that may put a BOS before and an EOS behind a text."""
-    inner = tokenizers.Tokenizer(tokenizers.models.BPE())
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=["<s>", "</s>"],
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-    )
-    inner.train_from_iterator(["\n\n".join(rows_of_letters(seed)) for seed in range(9)], trainer)
+    named = {"bos_token": "<s>", "eos_token": "</s>"}
+    tokenizer = trained_bpe(["\n\n".join(rows_of_letters(seed)) for seed in range(9)], 300, **named)
     if special:
-        inner.post_processor = tokenizers.processors.TemplateProcessing(
+        tokenizer.backend_tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
             single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
         )
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", eos_token="</s>")
+    return tokenizer
 
 
 def windowing(protocol: str, length: int = 8) -> Windowing:
@@ -68,9 +57,7 @@ def row_by_text(tokenizer: Any, ids: list[int]) -> list[int | None]:
 @pytest.mark.parametrize("special", [False, True])
 def test_a_fast_tokenizers_tokens_belong_to_the_row_that_their_characters_lie_in(protocol: str, special: bool) -> None:
     tokenizer, rows = fast_tokenizer(special=special), rows_of_letters()
-
     streams = tokenize(Corpus("t", rows), windowing(protocol), tokenizer_facts(tokenizer), model="m")
-
     ids, found = streams.ids[0].tolist(), streams.rows.tolist()
     assert (ids[0], ids[-1]) == (0, 1) if special and protocol == "gptq" else 0 not in ids
     assert len(found) == len(ids) > 50
@@ -89,10 +76,7 @@ def test_real_tokenizers_tell_the_row_of_each_token(name: str, protocol: str, sh
     tokenizer = transformers.AutoTokenizer.from_pretrained(shared_data / "models" / name)
     text = (shared_data / "text" / "tinystories_150.txt").read_text(encoding="utf-8")
     rows = tuple(each for each in text.split("\n") if each.strip())[:40]
-
     streams = tokenize(Corpus("t", rows), windowing(protocol), tokenizer_facts(tokenizer), model="m")
-
-    assert streams.rows is not None
     # The tokens of a row, decoded, are its text: nothing of another row.
     for index, row in enumerate(rows):
         mine = streams.ids[0][streams.rows == index].tolist()
@@ -104,11 +88,7 @@ def test_without_offsets_the_boundaries_of_rows_are_within_a_few_tokens(join: st
     facts = tokenizer_facts(fast_tokenizer(special=False))
     slow = TokenizerFacts(facts.encode, facts.bos, facts.eos, facts.adds_bos, facts.decode)
     corpus = Corpus("t", rows_of_letters(), join=join)
-
     exact, near = (tokenize(corpus, windowing("sliding"), each, model="m").rows for each in (facts, slow))
-
-    assert exact is not None
-    assert near is not None
     assert len(exact) == len(near)
     assert np.abs(np.cumsum(np.bincount(exact)) - np.cumsum(np.bincount(near, minlength=10))).max() <= 3
 
@@ -123,9 +103,7 @@ def test_the_row_of_a_token_by_hand() -> None:
 def test_targets_of_rows_are_those_that_the_windows_score(protocol: str) -> None:
     rows = np.repeat(np.arange(5), [7, 3, 20, 1, 9])
     plan = plan_windows(windowing(protocol), [40])
-
     found = row_targets(plan, rows)
-
     scored = [row for first, end in zip(plan.first, plan.end, strict=True) for row in rows[first:end].tolist()]
     assert found.tolist() == [scored.count(row) for row in range(max(scored) + 1)]
     assert found.sum() == plan.targets.sum()

@@ -51,47 +51,37 @@ def ids_of(text: str) -> list[int]:
 def test_rows_are_joined_and_tokenized_in_one_call_without_special_tokens(protocol: str, text: str) -> None:
     tokenizer = characters(adds_bos=protocol != "gptq")
     streams = tokenize(Corpus("t", ROWS, join="|"), windowing(protocol), tokenizer, model="m")
-
     assert [ids.tolist() for ids in streams.ids] == [ids_of(text)]
     assert streams.lengths == [len(text) + 1]
 
 
+@pytest.mark.parametrize("adds_eos", [False, True])
+@pytest.mark.parametrize("adds_bos", [False, True])
+def test_gptq_keeps_the_special_tokens_that_the_tokenizer_adds_to_the_whole_text(
+    adds_bos: bool, adds_eos: bool
+) -> None:
+    tokenizer = characters(adds_bos=adds_bos, adds_eos=adds_eos)
+    streams = tokenize(Corpus("t", ("ab", "cd")), windowing("gptq"), tokenizer, model="m")
+    assert streams.ids[0].tolist() == [BOS] * adds_bos + ids_of("ab\n\ncd") + [EOS] * adds_eos
+
+
 @pytest.mark.parametrize(
-    ("adds", "before", "after"),
+    ("protocol", "documents"),
     [
-        ({"adds_bos": True}, [BOS], []),
-        ({"adds_eos": True}, [], [EOS]),
-        ({"adds_bos": True, "adds_eos": True}, [BOS], [EOS]),
+        # Row by row, each with a newline.
+        ("bos-chunks", [ids_of("ab\nc\n") + ids_of("\n") + ids_of("  \n") + ids_of("défg hi\n")]),
+        # Each row that is not blank is a document.
+        *((each, [ids_of("ab\nc"), ids_of("défg hi")]) for each in ("document", "lm-eval")),
     ],
 )
-def test_gptq_keeps_the_special_tokens_that_the_tokenizer_adds_to_the_whole_text(
-    adds: dict[str, bool], before: list[int], after: list[int]
-) -> None:
-    streams = tokenize(Corpus("t", ("ab", "cd")), windowing("gptq"), characters(**adds), model="m")
-
-    assert streams.ids[0].tolist() == [*before, *ids_of("ab\n\ncd"), *after]
-
-
-def test_bos_chunks_tokenizes_row_by_row_each_with_a_newline() -> None:
-    streams = tokenize(TABLE, windowing("bos-chunks"), characters(), model="m")
-
-    assert [ids.tolist() for ids in streams.ids] == [
-        ids_of("ab\nc\n") + ids_of("\n") + ids_of("  \n") + ids_of("défg hi\n")
-    ]
-    assert streams.prefix == BOS
-
-
-@pytest.mark.parametrize("protocol", ["document", "lm-eval"])
-def test_each_row_that_is_not_blank_is_a_document(protocol: str) -> None:
+def test_rows_are_tokenized_one_by_one_where_the_protocol_says_so(protocol: str, documents: list[list[int]]) -> None:
     streams = tokenize(TABLE, windowing(protocol), characters(), model="m")
-
-    assert [ids.tolist() for ids in streams.ids] == [ids_of("ab\nc"), ids_of("défg hi")]
+    assert [ids.tolist() for ids in streams.ids] == documents
 
 
 def test_words_bytes_and_characters_are_those_of_the_original_text() -> None:
     documents = tokenize(TABLE, windowing("document"), characters(), model="m")
     joined = tokenize(Corpus("t", (" déf  gh", "i ")), windowing("sliding"), characters(), model="m")
-
     assert documents.sizes == [TextSizes(words=2, chars=4, utf8_bytes=4), TextSizes(words=2, chars=7, utf8_bytes=8)]
     # As re.split counts them: an empty piece before a leading space and after a trailing one.
     assert joined.sizes == [TextSizes(words=5, chars=12, utf8_bytes=13)]
@@ -141,18 +131,12 @@ def test_a_protocol_that_needs_a_bos_says_which_tokenizer_has_none(protocol: str
         tokenize(Corpus("t", ("abcdefgh",)), windowing(protocol), tokenizer, model="m")
 
 
+NEEDED = {"sliding": 2, "disjoint": 2, "document": 2, "lm-eval": 1, "gptq": 4, "bos-chunks": 4, "llama.cpp": 8}
+
+
 @pytest.mark.parametrize(
     ("protocol", "adds_bos", "needed"),
-    [
-        ("sliding", False, 2),
-        ("disjoint", False, 2),
-        ("document", False, 2),
-        ("lm-eval", False, 1),
-        ("gptq", False, 4),
-        ("bos-chunks", False, 4),
-        ("llama.cpp", False, 8),
-        ("llama.cpp", True, 7),
-    ],
+    [*((each, False, needed) for each, needed in NEEDED.items()), ("llama.cpp", True, 7)],
 )
 def test_a_text_with_too_few_tokens_is_an_error_that_tells_how_many_are_needed(
     protocol: str, adds_bos: bool, needed: int
@@ -178,14 +162,10 @@ def words_of(text: str, special: bool) -> list[int]:
 def test_tokens_cut_a_text_before_a_protocol_reads_it(protocol: str) -> None:
     text = "one two three four\nfive six seven eight nine ten"
     tokenizer = TokenizerFacts(words_of, 1, adds_bos=True)
-    cut = tokenize(Corpus("t", (text,), is_one_text=True, tokens=8), windowing(protocol), tokenizer, model="m")
-    whole = tokenize(
-        Corpus("t", ("one two three four\nfive six seven ",), is_one_text=True),
-        windowing(protocol),
-        tokenizer,
-        model="m",
+    cut, whole = (
+        tokenize(Corpus("t", (each,), is_one_text=True, tokens=tokens), windowing(protocol), tokenizer, model="m")
+        for each, tokens in ((text, 8), ("one two three four\nfive six seven ", None))
     )
-
     assert [ids.tolist() for ids in cut.ids] == [ids.tolist() for ids in whole.ids]
     assert cut.sizes == whole.sizes
 
@@ -195,7 +175,6 @@ def test_tokens_take_as_much_of_a_text_as_has_no_more(tokens: int) -> None:
     text = "".join(chr(0x4E00 + number) for number in range(100))  # no white space
     one_each = TokenizerFacts(lambda text, _: [ord(letter) for letter in text])
     found = beginning(Corpus("t", (text,), is_one_text=True, tokens=tokens), one_each)
-
     assert (found.rows, found.tokens) == ((text[:tokens],), None)
 
 
@@ -225,15 +204,8 @@ def test_chats_are_written_by_the_template_with_its_variables_and_texts_are_left
     assert chats.dated is None
     with pytest.raises(ModelError, match=r"model 'm': .* has no chat template"):
         Chats.of(CHATS, TokenizerFacts(words_of), {}, model="m")
-    with pytest.raises(ModelError, match=r"model 'm': its chat template refuses a chat of user: ValueError: no"):
-        Chats.of(CHATS, chatting(raising(ValueError("no"))), {}, model="m")
-
-
-def raising(error: Exception) -> Callable[..., str]:
-    def chat(messages: Any, **variables: Any) -> str:
-        raise error
-
-    return chat
+    with pytest.raises(ModelError, match=r"model 'm': its chat template refuses a chat of user: KeyError: 'day'"):
+        Chats.of(CHATS, chatting(lambda messages: {}["day"]), {}, model="m")
 
 
 def test_a_template_that_writes_one_chat_in_two_ways_is_refused() -> None:

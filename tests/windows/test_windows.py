@@ -74,7 +74,6 @@ def naive_llama_cpp(total: int, length: int, *, adds_bos: bool) -> Naive:
 @given(total=lengths, window=windows)
 def test_sliding_equals_the_published_loop(total: int, window: tuple[int, int]) -> None:
     plan = plan_windows(Windowing("sliding", *window), [total])
-
     assert as_naive(plan) == naive_sliding(total, *window)
 
 
@@ -96,7 +95,6 @@ def test_windows_without_a_stride_equal_the_naive_loop(
 @given(total=lengths, length=st.integers(2, 20), adds_bos=st.booleans())
 def test_llama_cpp_scores_the_later_half_of_every_full_chunk(total: int, length: int, adds_bos: bool) -> None:
     plan = plan_windows(Windowing("llama.cpp", length, length), [total], adds_bos=adds_bos)
-
     assert as_naive(plan) == naive_llama_cpp(total, length, adds_bos=adds_bos)
     assert set(plan.targets) <= {length - 1 - length // 2}
 
@@ -104,7 +102,6 @@ def test_llama_cpp_scores_the_later_half_of_every_full_chunk(total: int, length:
 @given(totals=st.lists(lengths, max_size=6), window=windows)
 def test_documents_are_planned_as_if_each_were_alone(totals: list[int], window: tuple[int, int]) -> None:
     plan = plan_windows(Windowing("document", *window), totals)
-
     alone = [naive_sliding(total, *window) for total in totals]
     assert as_naive(plan) == [window for windows in alone for window in windows]
     assert plan.document.tolist() == [index for index, windows in enumerate(alone) for _ in windows]
@@ -153,5 +150,4 @@ def test_what_holds_for_every_protocol(
 @pytest.mark.parametrize("totals", [[], [0], [1]])
 def test_a_text_too_short_has_no_windows(protocol: str, totals: list[int]) -> None:
     plan = plan_windows(Windowing(protocol, 8, 8), totals)
-
     assert len(plan) == (1 if (protocol, totals) == ("lm-eval", [1]) else 0)

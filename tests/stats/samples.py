@@ -1,0 +1,21 @@
+"""Samples of rows that are right or wrong."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pytest_lmgate.stats.proportions import Outcomes
+from pytest_lmgate.stats.sample import Sample, Scale
+
+SHARE = Scale("higher", lowest=0, highest=1, of_rows=True)
+
+
+def outcomes(right: Sequence[bool] | np.ndarray, clusters: Sequence[int] | None = None) -> Outcomes:
+    return Outcomes(np.array(right, dtype=bool), np.array(range(len(right)) if clusters is None else clusters))
+
+
+def right_or_wrong(right: Sequence[bool] | np.ndarray, clusters: Sequence[int] | None = None) -> Sample:
+    """The share of right rows, as a metric of texts has it."""
+    made = outcomes(right, clusters)
+    sums = np.bincount(made.cluster, weights=made.right).astype(np.float64)
+    return Sample(sums[:, None], made.sizes, SHARE, identity={"data": "d"}, outcomes=made)
