@@ -20,14 +20,8 @@ TEMPLATES = {"neither": "$A", "bos": "<s> $A", "eos": "$A </s>", "both": "<s> $A
 OPTIONS = (None, True, False)
 WORDS = words(80)
 # Short; opened by either special token; longer than the context, and longer than it with the special tokens only.
-TEXTS = (
-    "w1 w2 w3",
-    "<s> w4 w5 w6",
-    "</s> w7 w8",
-    " ".join(WORDS * 2),
-    " ".join(WORDS[: CONTEXT - 1]),
-    " ".join(WORDS[:CONTEXT]),
-)
+LONG = (" ".join(words) for words in (WORDS * 2, WORDS[: CONTEXT - 1], WORDS[:CONTEXT]))
+TEXTS = ("w1 w2 w3", "<s> w4 w5 w6", "</s> w7 w8", *LONG)
 _RUN = """
 import json, sys
 
@@ -81,11 +75,9 @@ def test_tokens_and_rolling_log_likelihoods_are_the_harnesss(
     folder = folders[name]
     loaded = load(folder, dtype="float32")
     windowing = WindowProtocol("lm-eval", add_bos_token=option).windowing(CONTEXT, model="m")
-
     streams = tokenize(Corpus("t", TEXTS), windowing, tokenizer_facts(loaded.tokenizer), model="m")
     plan = plan_windows(windowing, streams.lengths)
     nll = measure_nll(loaded, streams, plan, dataset="t").astype(np.float64)
-
     expected = theirs[f"{folder} {option}"]
     assert [ids.tolist() for ids in streams.ids] == expected["tokens"]
     by_text = np.bincount(np.repeat(plan.document, plan.targets), weights=nll)

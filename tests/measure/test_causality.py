@@ -14,12 +14,7 @@ from tests.engines.transformers.measuring import measure_nll, prove_causal
 from tests.models.looking_ahead import LookingAhead
 from tests.models.zoo import ARCHITECTURES, VOCABULARY, build, documents, dynamic_int8, loaded, sliding
 
-MASKS = {
-    "1 ahead": {"ahead": 1},
-    "8 ahead": {"ahead": 8},
-    "prefix of 2": {"prefix": 2},
-    "blocks of 4": {"block": 4},
-}
+MASKS = {"1 ahead": {"ahead": 1}, "8 ahead": {"ahead": 8}, "prefix of 2": {"prefix": 2}, "blocks of 4": {"block": 4}}
 
 
 def fresh(name: str) -> Any:
@@ -33,20 +28,17 @@ def fresh(name: str) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "mask"),
-    [*(("llama", mask) for mask in MASKS), ("gpt2", "prefix of 2"), ("granite", "1 ahead")],
+    [*(("llama", mask) for mask in MASKS), ("gpt2", "prefix of 2")],
 )
 def test_a_fresh_model_that_looks_ahead_is_refused(name: str, mask: str) -> None:
-    for model in (fresh(name), build(name)):
-        for dtype in (torch.float32, torch.bfloat16):
-            model.to(dtype)
-            prove_causal(LookingAhead(model))
-            with pytest.raises(ModelError, match=r"depends on the tokens after it.*attention mask looks ahead"):
-                prove_causal(LookingAhead(model, **MASKS[mask]))
+    for model in (fresh(name).to(torch.bfloat16), build(name)):
+        prove_causal(LookingAhead(model))
+        with pytest.raises(ModelError, match=r"depends on the tokens after it.*attention mask looks ahead"):
+            prove_causal(LookingAhead(model, **MASKS[mask]))
 
 
-@pytest.mark.parametrize("ahead", [1, 8])
-def test_a_model_that_was_trained_to_see_its_own_targets_is_refused(ahead: int) -> None:
-    model = LookingAhead(fresh("llama"), ahead)
+def test_a_model_that_was_trained_to_see_its_own_targets_is_refused() -> None:
+    model = LookingAhead(fresh("llama"), 1)
     text = torch.from_numpy(documents(32 * 20, seed=1).ids[0]).view(20, 32)
     with torch.enable_grad():
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.decoding import parse_fixture_call
 from tests.conftest import SHARED
@@ -61,16 +60,14 @@ SEVERAL_SHOTS = [{"q": ["the mat lay", "the log lay"], "t": "on a dog", "a": 1}]
 LISTED = [{**row, "a": [row["a"], (row["a"] + 2) % len(row["c"])]} for row in HARD if len(row["c"]) > 2] * 2
 
 # The harness writes nothing between question and target. The tiny model repeats some tokens.
+REPEATED = ("the", "dog", "mat", "log", "ran", "lay", "a", "on", "sat", "ate")
 TARGETS = [
     {"q": "the cat sat on", "t": " the mat"},
     {"q": "the cat sat on ", "t": "the"},
     {"q": "", "t": "the cat"},
     {"q": "the dog. " * 40, "t": " ran"},
     {"q": "한국어", "t": "中文 é"},
-    *(
-        {"q": f"{word} a cat {word}", "t": f" {word}"}
-        for word in ("the", "dog", "mat", "log", "ran", "lay", "a", "on", "sat", "ate")
-    ),
+    *({"q": f"{word} a cat {word}", "t": f" {word}"} for word in REPEATED),
 ]
 _TASK = """
 task: {task}
@@ -298,8 +295,6 @@ def test_words_of_another_column_are_counted_where_rows_are_read_one_by_one(work
     whole = [bits(dataset, protocol="lm-eval", unit="word") for dataset in ("plain", "pages")]
     assert [score.n for score in whole] == [6, 7]
     assert math.log(float(whole[1])) * 7 == pytest.approx(math.log(float(whole[0])) * 6)
-    with pytest.raises(ConfigError, match="counted: expected a protocol that reads row by row"):
-        bits("pages", unit="word")
 
 
 def test_variants_and_answers_need_no_second_measurement(quiz: Any, loads: list[str]) -> None:
@@ -320,18 +315,7 @@ def test_rows_of_a_cluster_are_not_independent(quiz: Any) -> None:
     alone = _accuracy(quiz.session())
     entry(quiz, "quiz", cluster="group")
     together = _accuracy(quiz.session())
-    assert together == alone
-    assert together.cached
+    assert (together, together.cached) == (alone, True)
     # Every group has the same four rows, and so the same share.
     assert together.stderr == pytest.approx(0, abs=1e-12)
-    assert alone.stderr is not None
-    assert 0 < alone < 1
     assert alone.stderr > 0.05
-
-
-def test_the_perplexity_of_targets_has_no_average_of_groups(workplace: Any) -> None:
-    rows = write_rows(workplace, "rows", [{**row, "group": "g"} for row in TARGETS])
-    entry(workplace, "quiz", path=rows, question="q", target="t", average_by="group")
-    asked = parse_fixture_call("target_ppl_of", ("float", "quiz"), {})
-    with pytest.raises(ConfigError, match=r"dataset 'quiz': average_by: target_ppl is not a mean over rows"):
-        workplace.session().evaluator.evaluate(asked)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_lmgate.engines.base import Backend, Model, ModelEntry, Runner
-from pytest_lmgate.errors import LmgateError, ModelError
+from pytest_lmgate.errors import ModelError
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.settings.file import load_project
 from pytest_lmgate.settings.gate_options import WindowProtocol
@@ -36,13 +36,11 @@ def session(tmp_path: Path) -> Callable[..., Evaluator]:
     (tmp_path / "lmgate.yaml").write_text(
         """
         models:
-          two: {path: 2.json, backend: die, batch_size: 1}
-          four: {path: 4.json, backend: die, batch_size: 1}
+          two: {path: 2.json, backend: die}
           other: {path: 2.json, backend: other}
           two-revised: {path: 2.json, backend: die, revision: "1"}
           four-revised: {path: 4.json, backend: die, revision: "1"}
-        datasets:
-          text: {path: text.txt}
+        datasets: {text: {path: text.txt}}
         """
     )
 
@@ -54,8 +52,7 @@ def session(tmp_path: Path) -> Callable[..., Evaluator]:
 
 
 def test_two_engines_that_describe_a_file_alike_do_not_share_measurements(session: Callable[..., Evaluator]) -> None:
-    four = {"open": lambda: Die(4)}
-    evaluator = session(_Engine(), _Engine("other", lambda model: dataclasses.replace(model, **four)))
+    evaluator = session(_Engine(), _Engine("other", lambda model: dataclasses.replace(model, open=lambda: Die(4))))
     assert perplexity(evaluator, "two", "text", PROTOCOL) == pytest.approx(2)
     other = perplexity(evaluator, "other", "text", PROTOCOL)
     assert (float(other), other.cached) == (pytest.approx(4), False)
@@ -64,33 +61,27 @@ def test_two_engines_that_describe_a_file_alike_do_not_share_measurements(sessio
 def test_models_without_content_that_have_the_same_revision_do_not_share_measurements(
     session: Callable[..., Evaluator],
 ) -> None:
-    def unknown(model: Model) -> Model:
-        return dataclasses.replace(model, content=None)
-
     for cached in (False, True):
-        evaluator = session(_Engine(change=unknown))
+        evaluator = session(_Engine(change=lambda model: dataclasses.replace(model, content=None)))
         two, four = (perplexity(evaluator, name, "text", PROTOCOL) for name in ("two-revised", "four-revised"))
         assert (two, four) == (pytest.approx(2), pytest.approx(4))
         assert (two.cached, four.cached) == (cached, cached)
         assert two.content != four.content
 
 
-class _Fragile(Dice):
-    """A die that cannot be loaded until its file says how many sides; notes which entries it loads."""
+class _Watched(Dice):
+    """A die that notes which entries it loads."""
 
     name = "die"
 
-    def __init__(self, error: LmgateError | None = None) -> None:
+    def __init__(self) -> None:
         self.loaded: list[str] = []
-        self._error = error
 
     def describe(self, entry: ModelEntry) -> Model:
         model = super().describe(entry)
 
         def open_() -> Runner:
             self.loaded.append(entry.name)
-            if self._error is not None:
-                raise self._error
             return model.open()
 
         return dataclasses.replace(model, open=open_)
@@ -100,14 +91,13 @@ def test_a_model_that_cannot_be_loaded_is_loaded_once_in_a_session_until_its_fil
     session: Callable[..., Evaluator], tmp_path: Path
 ) -> None:
     (tmp_path / "2.json").write_text("{}")
-    evaluator = session(engine := _Fragile())
+    evaluator = session(engine := _Watched())
     for name in ("two", "two-revised"):
         for window in (8, 4, 2):
             expected = rf"^model '{name}': its engine cannot load it: KeyError: 'sides' \(.*\.py:\d+\)$"
             with pytest.raises(ModelError, match=expected):
                 perplexity(evaluator, name, "text", WindowProtocol(max_length=window))
     assert engine.loaded == ["two", "two-revised"]
-
     (tmp_path / "2.json").write_text('{"sides": 2}')
     assert perplexity(evaluator, "two", "text", PROTOCOL) == pytest.approx(2)
     assert engine.loaded == ["two", "two-revised", "two"]

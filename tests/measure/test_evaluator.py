@@ -73,14 +73,6 @@ def test_units_and_averages_need_no_model(workplace: Any, loads: list[str]) -> N
     assert (bpb, bpb.metric) == (scores["bits_per_byte"], "bpb")
 
 
-def test_the_result_does_not_depend_on_what_is_not_in_its_address(workplace: Any) -> None:
-    first = _measure(workplace.session())
-    entry(workplace, "float", section="models", batch_size=3)
-    other = _measure(workplace.session(cache=workplace.folder / "elsewhere"))
-    assert other.fingerprint == first.fingerprint
-    assert other == pytest.approx(first, rel=1e-6)
-
-
 def test_a_well_sealed_entry_without_its_arrays_is_measured_again_with_a_warning(
     workplace: Any, loads: list[str]
 ) -> None:

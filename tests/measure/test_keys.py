@@ -29,6 +29,7 @@ ROWS = """\
 {"text": "one two", "own": "two three", "start": "one", "options": ["two", "six"], "label": 0, "right": 1, "kind": "a"}
 {"text": "six seven", "own": "one two", "start": "six", "options": ["seven", "one"], "label": 0, "right": 1, "kind": 2}
 """
+SAMPLED = ("seed", "temperature", "top_p", "top_k")
 WRITES = {"source": "text", "references": "own"}
 ASKS = {"question": "text", "choices": "options", "answer": "label"}
 # What reads a dataset: the fixture that measures, its models, and the keys that such a dataset needs.
@@ -53,19 +54,8 @@ KEYS: dict[str, Any] = {
     "sample": Sample(1), "tokens": 2, "target": "own", "average_by": "kind", "repeats": 2,
     "counted": "own",
 }  # fmt: skip
-NOT_ALONE = {
-    "seed",
-    "temperature",
-    "top_p",
-    "top_k",
-    "messages",
-    "chat_template_kwargs",
-    "tokens",
-    "target",
-    "repeats",
-    "counted",
-}
-# Those need other keys, or none.
+# These need other keys, or none.
+NOT_ALONE = {*SAMPLED, "messages", "chat_template_kwargs", "tokens", "target", "repeats", "counted"}
 OF_TEXTS = {"extract", "max_new_tokens", "num_beams", "stop"}
 # What is no error but of no use to this metric: another one of the same dataset reads it.
 BEGINS = {"prompt", "source", "messages"}
@@ -75,23 +65,16 @@ OF_OTHERS = {
     "choices": {"text", "join", "prompt", "source"},
     "pairs": {"text", "join", *OF_TEXTS},
 }
+OF_THE_HUB = {"hub", "name", "split", "revision"}
 OF_ROWS = {"path", "text", "join", "limit", "sample", "tags", "counted"}
 ERRORS = {
     "text": KEYS.keys() - {"path", "lines", "tokens"} - BEGINS,
     **dict.fromkeys(("rows", "divergence", "masked"), KEYS.keys() - OF_ROWS - BEGINS),
     "begun": KEYS.keys() - OF_ROWS - {"prompt", "source"},
-    "texts": {
-        "hub", "name", "split", "revision", "lines", "prompt", "question", "choices", "answer", "delimiter",
-        *NOT_ALONE,
-    },
-    "choices": {
-        "hub", "name", "split", "revision", "lines", "references", *NOT_ALONE, *OF_TEXTS,
-    },
-    "pairs": {
-        "hub", "name", "split", "revision", "lines", "prompt", "question", "choices", "answer", "delimiter", "cluster",
-        "average_by", *NOT_ALONE,
-    },
-}  # fmt: skip
+    "texts": {*OF_THE_HUB, "lines", "prompt", "question", "choices", "answer", "delimiter", *NOT_ALONE},
+    "choices": {*OF_THE_HUB, "lines", "references", *NOT_ALONE, *OF_TEXTS},
+}
+ERRORS["pairs"] = {*ERRORS["texts"], "cluster", "average_by"}
 
 
 @pytest.fixture(scope="module")
@@ -159,69 +142,26 @@ def test_no_key_of_a_dataset_is_accepted_and_unused(session: Evaluator, use: str
     assert after != before
 
 
-ELSEWHERE = ("results", "trust")
-OF_COMMANDS = ("command", "env", "content", "versions", "requires")
+OF_SERVERS = {"server", "model", "key"}
+OF_COMMANDS = {"command", "env", "content", "versions", "requires"}
+OF_CODE = {"trust_remote_code", "pickle_weights"}
+NONE = {"hub", "results", "trust"}  # what no engine here takes
+BY_TOKENS = {"tokenizer": "counter", "load": {"context": 64}, "revision": "1"}
 # Entries of models, and what no model of the engine takes. Of engines that are not installed here only that is tried.
 ENGINES: dict[str, tuple[dict[str, Any], set[str]]] = {
-    "transformers": ({"path": "counter"}, {"hub", "server", "model", "key", *ELSEWHERE, *OF_COMMANDS}),
-    "vllm": (
-        {"path": "counter", "backend": "vllm"},
-        {"hub", "server", "model", "key", "adapter", *ELSEWHERE, *OF_COMMANDS},
-    ),
+    "transformers": ({"path": "counter"}, NONE | OF_SERVERS | OF_COMMANDS),
+    "vllm": ({"path": "counter", "backend": "vllm"}, NONE | OF_SERVERS | OF_COMMANDS | {"adapter"}),
     "server": (
-        {
-            "server": "http://localhost:9/v1",
-            "model": "m",
-            "tokenizer": "counter",
-            "load": {"context": 64},
-            "revision": "1",
-        },
-        {
-            "path",
-            "hub",
-            *ELSEWHERE,
-            "adapter",
-            "dtype",
-            "device",
-            "batch_size",
-            "trust_remote_code",
-            "pickle_weights",
-            *OF_COMMANDS,
-        },
+        {"server": "http://localhost:9/v1", "model": "m", **BY_TOKENS},
+        NONE | OF_CODE | OF_COMMANDS | {"path", "adapter", "dtype", "device", "batch_size"},
     ),
     "command": (
-        {"command": "score", "tokenizer": "counter", "load": {"context": 64}, "revision": "1"},
-        {
-            "path",
-            "hub",
-            "server",
-            "model",
-            "key",
-            "adapter",
-            "dtype",
-            "device",
-            "trust_remote_code",
-            "pickle_weights",
-            *ELSEWHERE,
-        },
+        {"command": "score", **BY_TOKENS},
+        NONE | OF_CODE | OF_SERVERS | {"path", "adapter", "dtype", "device"},
     ),
     **dict.fromkeys(
         ("onnx", "llama.cpp"),
-        (
-            {"path": "a.onnx"},
-            {
-                "hub",
-                "server",
-                "model",
-                "key",
-                "adapter",
-                "dtype",
-                "trust_remote_code",
-                "pickle_weights",
-                *ELSEWHERE,
-                *OF_COMMANDS,
-            },
-        ),
+        ({"path": "a.onnx"}, NONE | OF_CODE | OF_SERVERS | OF_COMMANDS | {"adapter", "dtype"}),
     ),
 }
 MODEL_KEYS: dict[str, Any] = {
@@ -332,8 +272,7 @@ def test_a_model_with_another_file_is_another_model(models: Path, tmp_path: Path
     else:
         changed.write_text(changed.read_text() + "\n")
     after = _described(tmp_path, FILES[engine][0])
-    assert before is not None
-    assert after is not None
+    assert None not in (before, after)
     assert after != before
 
 
@@ -365,7 +304,7 @@ ARGUMENTS: dict[str, Any] = {
 OTHERWISE = {("lm-eval", "protocol"): "document", ("gptq", "average"): "token", ("sampled", "estimator"): "exact"}
 # What an argument cannot do without.
 NEEDS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("seed", "temperature", "top_p", "top_k", "repeats"), SAMPLING),
+    **dict.fromkeys((*SAMPLED, "repeats"), SAMPLING),
     "allow_beyond_context": {"max_length": CONTEXT + 1},
 }
 # Another number of the same measurement.

@@ -77,11 +77,9 @@ def test_the_one_unused_for_longest_goes_first_and_no_more_than_needed(memory: _
 
 
 def test_a_large_model_drives_out_all_others_and_is_loaded_even_if_it_seems_too_large(memory: _Memory) -> None:
-    for name in ("a", "b", "c"):
-        memory.get(name, 10)
-    memory.get("large", 90)
-    assert memory.present() == ["large"]
-    assert len(memory.pool) == 1
+    for name, size in (("a", 10), ("b", 10), ("c", 10), ("large", 90)):
+        memory.get(name, size)
+    assert (memory.present(), len(memory.pool)) == (["large"], 1)
 
 
 def test_a_third_model_drives_out_neither_of_two_that_it_has_to_stand_next_to(memory: _Memory) -> None:
@@ -98,9 +96,8 @@ def test_a_third_model_drives_out_neither_of_two_that_it_has_to_stand_next_to(me
 def test_a_session_holds_as_many_models_as_fit(
     workplace: Any, monkeypatch: pytest.MonkeyPatch, room: int, most: int
 ) -> None:
-    load = loading.load_checkpoint
+    load, at_once = loading.load_checkpoint, list[int]()
     models: weakref.WeakSet[Any] = weakref.WeakSet()
-    at_once: list[int] = []
 
     def watched(checkpoint: Any, **settings: Any) -> LoadedModel:
         gc.collect()

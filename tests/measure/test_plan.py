@@ -1,6 +1,5 @@
 """A plan counts the tokens that the measurement then reads, whatever is measured, and loads no model."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,8 +49,8 @@ def test_the_tokens_are_those_that_are_read(project: Any, what: str, loads: list
 
     evaluator = project.session().evaluator
     (evaluator.evaluate if asked.is_number else evaluator.compare)(asked)
-    assert planned.tokens == _tokens(folder) > 0
-
+    (found,) = find_entries(folder)
+    assert planned.tokens == int(found.facts["tokens"]) > 0
     again = Plan(folder)
     again.add(project.session().evaluator, asked)
     assert [each.is_cached for each in again.measurements] == [True]
@@ -82,21 +81,15 @@ def test_interrupted_texts_say_how_many_are_written(project: Any, monkeypatch: p
     assert planned.protocol == "max_new_tokens:5|num_beams:1"
 
 
-def _tokens(folder: Path) -> int:
-    (found,) = find_entries(folder)
-    return int(found.facts["tokens"])
-
-
-def test_references_that_are_all_blank_are_refused(project: Any) -> None:
+def test_blank_references_and_targets_are_refused(project: Any) -> None:
     rows = write_rows(project, "blank", [{"text": "a b", "says": " "}, {"text": "a", "says": ""}])
     entry(project, "blank", path=rows, source="text", references=["says"])
-    with pytest.raises(DataError, match="dataset 'blank': expected references with text, got none: all are blank"):
-        project.session().evaluator.evaluate(parse_fixture_call("ppl_of", ("pairs", "blank"), {}))
-
-
-def test_a_text_whose_targets_are_all_white_space_is_refused(project: Any) -> None:
-    with pytest.raises(DataError, match=r"no target to score under .* that is not white space"):
-        project.session().evaluator.evaluate(parse_fixture_call("ppl_of", ("float", ["a" + " " * 40]), {}))
+    for names, message in (
+        (("pairs", "blank"), "dataset 'blank': expected references with text, got none: all are blank"),
+        (("float", ["a" + " " * 40]), "no target to score under .* that is not white space"),
+    ):
+        with pytest.raises(DataError, match=message):
+            project.session().evaluator.evaluate(parse_fixture_call("ppl_of", names, {}))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +105,6 @@ def test_texts_that_are_drawn_are_planned_as_if_none_ended_early(
     plan.add(evaluator, asked)
     (planned,) = plan.measurements
     evaluator.evaluate(asked)
-    _, drawn = evaluator.cached_statistics(
-        parse_fixture_call("self_kl_of", ("float", asked.dataset), {"max_new_tokens": 5})
-    )
+    own = parse_fixture_call("self_kl_of", ("float", asked.dataset), {"max_new_tokens": 5})
+    _, drawn = evaluator.cached_statistics(own)
     assert planned.tokens == int(drawn.prompt_tokens.sum()) + 2 * 5

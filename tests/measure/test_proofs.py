@@ -71,12 +71,10 @@ def test_a_model_is_tried_once_in_a_session_and_not_at_all_in_the_next(workplace
 
 def test_another_model_refresh_and_verify_rest_on_no_proof(pair: Any, tried: Counter[str]) -> None:
     measure(pair.session())
-    tried.clear()
-    measure(pair.session(), model="other")
-    assert tried == WHOLE
-    tried.clear()
-    measure(pair.session(refresh=True))
-    assert tried == WHOLE
+    for options, model in (({}, "other"), ({"refresh": True}, "float")):
+        tried.clear()
+        measure(pair.session(**options), model=model)
+        assert tried == WHOLE
     tried.clear()
     session = pair.session(verify=9)
     measure(session)

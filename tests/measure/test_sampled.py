@@ -65,8 +65,7 @@ def test_the_estimate_is_that_of_whole_distributions_on_the_same_texts(many: Any
     np.testing.assert_allclose(np.stack([statistics.nll_p, statistics.nll_q], 1), nll, atol=1e-5)
     np.testing.assert_allclose(written.nll_p, statistics.nll_p, atol=1e-5)
     assert score.interval[0] < np.mean(kl) < score.interval[1]
-    assert score.n == len(kl)
-    assert score.details["clusters"] == ROWS
+    assert (score.n, score.details["clusters"]) == (len(kl), ROWS)
     assert "KL(reference, model)|estimator:sampled|max_new_tokens:12|seed:0|" in score.signature
 
 
@@ -123,12 +122,8 @@ def truncation(runner: Any, prompts: Any, write: Callable[[Any], Any]) -> Any:
 
 def colder(runner: Any, prompts: Any, write: Callable[[Any], Any]) -> Any:
     """Write at temperature 0.7."""
-    head = runner.loaded.model.lm_head
-    handle = head.register_forward_hook(lambda _, __, logits: logits / 0.7)
-    try:
+    with runner.loaded.model.lm_head.register_forward_hook(lambda _, __, logits: logits / 0.7):
         return write(prompts)
-    finally:
-        handle.remove()
 
 
 @pytest.mark.parametrize("fault", [truncation, colder])
@@ -149,9 +144,7 @@ def test_a_token_that_the_candidate_rules_out_is_an_error_that_names_it(many: An
     import torch
 
     model = make_model(seed=1)
-    bias = torch.zeros(len(ALPHABET) + 1)
-    bias[5] = -math.inf
-    model.lm_head.bias = torch.nn.Parameter(bias)
+    model.lm_head.bias = torch.nn.Parameter(torch.zeros(len(ALPHABET) + 1).index_fill(0, torch.tensor([5]), -math.inf))
     name = re.escape(repr(make_tokenizer().decode([5])))
     with pytest.raises(NonFiniteError, match=rf"infinite log-likelihood of the token {name} \(id 5\), .* of text \d+"):
         sampled(many.session(), (model, make_tokenizer()))
@@ -162,6 +155,7 @@ def test_a_tokenizer_that_makes_other_tokens_of_the_same_vocabulary_is_an_error(
     tokenizer = json.loads(file.read_text())
     swapped = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
     file.write_text(json.dumps({**tokenizer, "normalizer": swapped}))
+    entry(many, "many", limit=9)
     for estimator in ("sampled", "exact"):
         how = {"estimator": estimator, "max_new_tokens": NEW if estimator == "sampled" else None}
         with pytest.raises(ModelError, match=r"they tokenize the text of 'many' differently.*bpb_max"):
@@ -171,6 +165,7 @@ def test_a_tokenizer_that_makes_other_tokens_of_the_same_vocabulary_is_an_error(
 def test_a_shorter_context_is_an_error(many: Any) -> None:
     config = many.folder / "models" / "other" / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 16}))
+    entry(many, "many", limit=9)
     with pytest.raises(ModelError, match=r"model 'other' reads 16 tokens.*lower max_new_tokens"):
         sampled(many.session())
 

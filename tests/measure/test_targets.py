@@ -1,6 +1,5 @@
 """The targets of what a session has evaluated, and the text that they stand in; no model runs for them."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,13 @@ from pytest_lmgate.settings.gate_options import MaskedRequest, WindowProtocol
 from pytest_lmgate.settings.gates import EvaluationSpec
 from pytest_lmgate.settings.session import Options
 from tests.end_to_end.writers import write_rows, writing_project
+from tests.measure import entries
 from tests.measure.conftest import ROWS, TEXT
 
 
-def targets(session: Any, what: EvaluationSpec) -> Targets:
-    session.evaluator.evaluate(what)
-    found = targets_of(session.evaluator, what, {})
-    assert found.places is not None
-    return found
+def targets(evaluator: Evaluator, what: EvaluationSpec) -> Targets:
+    evaluator.evaluate(what)
+    return targets_of(evaluator, what, {})
 
 
 def spelled(found: Targets) -> list[str]:
@@ -38,20 +36,18 @@ def causal(dataset: str = "text", **how: Any) -> EvaluationSpec:
 
 
 def test_every_target_of_a_sliding_window_is_found_in_the_text(workplace: Any, loads: list[str]) -> None:
-    session = workplace.session()
-    found = targets(session, causal(max_length=16, stride=8))
+    found = targets(workplace.session().evaluator, causal(max_length=16, stride=8))
     assert "".join(spelled(found)) == TEXT[1:]
-    session = workplace.session()  # from the cache
-    assert targets(session, causal(max_length=16, stride=8)).loss.tolist() == found.loss.tolist()
+    again = targets(workplace.session().evaluator, causal(max_length=16, stride=8))  # from the cache
+    assert again.loss.tolist() == found.loss.tolist()
     assert loads == ["float"]
 
 
 @pytest.mark.parametrize("protocol", ["gptq", "bos-chunks", "llama.cpp", "disjoint"])
 def test_of_joined_rows_each_row_knows_its_targets(workplace: Any, protocol: str) -> None:
-    (workplace.folder / "data" / "rows.jsonl").write_text("".join(f"{json.dumps({'text': row})}\n" for row in ROWS * 4))
-    found = targets(workplace.session(), causal("rows", name=protocol, max_length=16))
+    entries.write_rows(workplace, "rows", [{"text": row} for row in ROWS * 4])
+    found = targets(workplace.session().evaluator, causal("rows", name=protocol, max_length=16))
     rows, texts = found.layout.rows_of(), spelled(found)
-    assert rows is not None
     for row in np.unique(rows):
         words = "".join(text for text, of in zip(texts, rows, strict=True) if of == row)
         within = f"{found.texts[found.rows[row]]}\n\n"
@@ -74,31 +70,25 @@ def test_a_tokenizer_that_gives_other_tokens_than_were_read_tells_no_places(work
     found = replace(measurement, model=replace(model, tokenizer=lambda: other))
     statistics = session.evaluator.measurements.known(measurement)
     session.evaluator.cached_statistics = lambda _: (found, statistics)
-    targets = targets_of(session.evaluator, causal(max_length=16), {})
-    assert targets.places is None
+    assert targets_of(session.evaluator, causal(max_length=16), {}).places is None
 
 
 @pytest.fixture
 def writers(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Evaluator:
     made = writing_project(tmp_path, tmp_path_factory.getbasetemp())
-    write_rows(
-        made, "sentences", [{"text": "w1 w2 w3", "l": "a"}, {"text": " ", "l": "b"}, {"text": "w4 w5 w6 w7", "l": "c"}]
-    )
+    sentences = [{"text": "w1 w2 w3", "l": "a"}, {"text": " ", "l": "b"}, {"text": "w4 w5 w6 w7", "l": "c"}]
+    write_rows(made, "sentences", sentences)
     write_rows(made, "counting", [{"said": "seven", "counted": "one two"}, {"said": "one", "counted": "two three"}])
-    made.write(
-        lmgate_yaml=(made.folder / "lmgate.yaml").read_text()
-        + "  sentences: {path: sentences.jsonl, tags: l}\n"
-        + "  counting: {path: counting.jsonl, source: said, references: counted, tags: [said]}\n"
-    )
+    with (made.folder / "lmgate.yaml").open("a") as file:
+        file.write("  sentences: {path: sentences.jsonl, tags: l}\n")
+        file.write("  counting: {path: counting.jsonl, source: said, references: counted, tags: [said]}\n")
     return Evaluator(load_project(made.folder), Options(cache=tmp_path / ".lmgate_cache"))
 
 
 @pytest.mark.parametrize("length", [None, 4])
 def test_masked_targets_are_found_in_the_pieces_of_their_rows(writers: Evaluator, length: int | None) -> None:
     what = EvaluationSpec("pppl", "masked", "sentences", MaskedRequest(max_length=length))
-    writers.evaluate(what)
-    found = targets_of(writers, what, {})
-    assert found.places is not None
+    found = targets(writers, what)
     assert [text.strip() for text in spelled(found)] == ["w1", "w2", "w3", "w4", "w5", "w6", "w7"]
     assert list(found.rows) == [0, 2]
     assert tags_of(writers, what) == {"l": ("a", "c")}
@@ -106,9 +96,7 @@ def test_masked_targets_are_found_in_the_pieces_of_their_rows(writers: Evaluator
 
 def test_the_targets_of_an_encoder_decoder_are_those_of_its_references(writers: Evaluator) -> None:
     what = EvaluationSpec("ppl", "translator", "counting", WindowProtocol())
-    writers.evaluate(what)
-    found = targets_of(writers, what, {})
-    assert found.places is not None
+    found = targets(writers, what)
     texts = [text.strip() for text in spelled(found)]
     assert [text for text in texts if text in ("one", "two", "three")] == ["one", "two", "two", "three"]
     assert list(found.texts) == ["one two", "two three"]

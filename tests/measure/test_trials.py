@@ -69,9 +69,7 @@ def scored(runner: Runner, *, length: int = 40) -> Any:
 @pytest.mark.parametrize("make", [Mixing, Declared])
 def test_a_causal_model_is_tried_once_and_has_its_own_numbers(make: Callable[[], Mixing]) -> None:
     runner = make()
-    expected = np.concatenate(
-        [-runner.log_probabilities(ids[:-1])[range(39), ids[1:]] for ids in (IDS, IDS[::-1].copy())]
-    )
+    expected = np.ravel([-runner.log_probabilities(ids[:-1])[range(39), ids[1:]] for ids in (IDS, IDS[::-1].copy())])
     assert scored(runner).nll == pytest.approx(expected)
     first = runner.asked
     assert scored(runner).nll == pytest.approx(expected)
@@ -123,10 +121,7 @@ DRAWN = np.random.default_rng(2)
         (lambda nll: nll > 3, r"in nats, got bool \["),
         (lambda nll: nll + 0j, r"in nats, got complex128 \["),
         (lambda nll: nll.astype(str), r"in nats, got <U32 \['"),
-        (
-            lambda nll: nll[:-1],
-            r"model 'm': expected NLLs of the shapes \[\(1,\), \(1,\), \(1,\)\]\.\.\., got \[\(0,\)",
-        ),
+        (lambda nll: nll[:-1], r"expected NLLs of the shapes \[\(1,\), \(1,\), \(1,\)\]\.\.\., got \[\(0,\)"),
         (lambda nll: None, r"in nats, got object \[None\]"),
         (lambda nll: -nll, "a negative log-likelihood of"),
         (lambda nll: np.full(len(nll), np.nan), "NaN log-likelihood of token 1 in document"),
@@ -153,10 +148,8 @@ class Recalling(Mixing):
 
     def nll(self, request: Request) -> Any:
         ids = np.append(request.ids[: request.at.max() + 1], request.targets[-1])
-        own, ends = (
-            -self.log_probabilities(ids[:-1])[np.arange(len(ids) - 1), ids[1:]],
-            range(self.block, len(ids), self.block),
-        )
+        own = -self.log_probabilities(ids[:-1])[np.arange(len(ids) - 1), ids[1:]]
+        ends = range(self.block, len(ids), self.block)
         known = max((end for end in ends if ids[:end].tobytes() in self.read), default=0)
         self.read |= {ids[:end].tobytes() for end in ends}
         given = np.append(self.answer(own[:known], self.last[:known]), own[known:])
@@ -179,7 +172,7 @@ def read_again(runner: Runner, length: int = 700, **job: Any) -> Any:
 
 
 @pytest.mark.parametrize("fault", STALE)
-@pytest.mark.parametrize("block", [16, 48, 256, 650])
+@pytest.mark.parametrize("block", [16, 650])
 def test_numbers_that_an_engine_gives_wrongly_from_what_it_has_read_are_refused_and_not_kept(
     fault: str, block: int
 ) -> None:
