@@ -108,7 +108,9 @@ def test_a_rows_own_score_equals_the_programs_sentence_level(
 
 
 @pytest.mark.parametrize(
-    ("metric", "oracle"), [(bleu(), BLEU()), (chrf(word_order=2), CHRF(word_order=2)), (ter(), TER())], ids=str
+    ("metric", "oracle"),
+    [(bleu(), BLEU()), (chrf(word_order=2), CHRF(word_order=2)), (ter(), TER())],
+    ids=["bleu", "chrf", "ter"],
 )
 def test_rows_may_differ_in_their_number_of_references(metric: TextMetric, oracle, english) -> None:
     references = [of_row[: 1 + row % 3] for row, of_row in enumerate(english.references)]
