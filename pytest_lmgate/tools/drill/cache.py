@@ -16,7 +16,6 @@ from transformers import DynamicCache
 
 from pytest_lmgate.engines.transformers.beginnings import NO_CACHE, past_of
 from pytest_lmgate.engines.transformers.forward import inputs_of
-from pytest_lmgate.tools.drill.in_transformers import InTransformers
 from pytest_lmgate.tools.drill.planting import Broken, NotPlanted, rounded
 
 _TRIED_TOKENS = 4
@@ -31,11 +30,7 @@ def round_cache(broken: Broken, level: float) -> None:
 
 def lose_last(broken: Broken, level: float) -> None:
     """Have zeros where the last tokens of the prompt were."""
-
-    def lost(row: Tensor, *_: Any) -> None:
-        row[:, -int(level) :] = 0
-
-    _spoil_rows(broken, lost)
+    _spoil_rows(broken, lambda row, *_: row[:, -int(level) :].zero_())
 
 
 def keep_stale(broken: Broken, level: float) -> None:
@@ -51,10 +46,7 @@ def keep_stale(broken: Broken, level: float) -> None:
 
 def take_other(broken: Broken, level: float) -> None:
     """Have the beginning of the longest prompt, in the place of each prompt's own."""
-
-    @functools.cache
-    def other() -> Any:
-        return _read(broken, broken.prompts[0].ids[: int(level)]).layers
+    other = functools.cache(lambda: _read(broken, broken.prompts[0].ids[: int(level)]).layers)
 
     def exchanged(row: Tensor, begin: int, layer: int, what: str) -> None:
         theirs, first = getattr(other()[layer], what)[0], max(0, begin)  # a window has lost what is in front of it
@@ -64,7 +56,7 @@ def take_other(broken: Broken, level: float) -> None:
     _spoil_rows(broken, exchanged)
 
 
-def _spoil_rows(broken: Broken, change: Callable[[Tensor, int, int, str], None]) -> None:
+def _spoil_rows(broken: Broken, change: Callable[[Tensor, int, int, str], object]) -> None:
     """Change the cache before the first token behind the prompt: of each row, shape ``[heads, tokens, numbers]``."""
 
     def spoilt(numbers: Tensor, new: int, begins: Sequence[int], layer: int, what: str) -> Tensor:
@@ -105,7 +97,6 @@ def _spoil(broken: Broken, damage: Callable[[Tensor, int, Sequence[int], int, st
         past_of(_read(broken, range(_TRIED_TOKENS)), _TRIED_TOKENS)
     except NO_CACHE as error:
         raise NotPlanted("its cache is not keys and values of all tokens") from error
-    assert isinstance(broken, InTransformers)
     broken.decoder.register_forward_pre_hook(spoil, with_kwargs=True)
 
 
