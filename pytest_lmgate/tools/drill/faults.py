@@ -1,25 +1,30 @@
-"""The faults: of weights and their arithmetic, of structure, of texts and of data; and the table of them."""
+"""The faults: of weights and their arithmetic, of structure, of texts, of the cache and of data; and their table."""
 
 from __future__ import annotations
 
+import functools
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from transformers import DynamicCache
 
+from pytest_lmgate.engines.transformers.beginnings import NO_CACHE, past_of
 from pytest_lmgate.engines.transformers.blocks import output_axis
+from pytest_lmgate.engines.transformers.forward import inputs_of
 from pytest_lmgate.errors import ConfigError, nearest
 from pytest_lmgate.measure.rows import DatasetRows
-from pytest_lmgate.tools.drill.cache import keep_stale, lose_last, round_cache, take_other
 from pytest_lmgate.tools.drill.planting import SEED, Broken, Change, Fault, Kind, NotPlanted, Weight, rounded
 
+T = TypeVar("T")
 _GROUP = "pytest_lmgate.faults"  # of entry points
+_TRIED_TOKENS = 4  # of the trial of the cache
 _BEGIN = 16  # token from which positions are off: where a second part of a prompt could begin
 
 
@@ -28,6 +33,12 @@ def _round_block(broken: Broken, level: float, *, at: float | None) -> None:
     broken.first = broken.most_sensitive if at is None else int(at * (broken.size - 1) + 0.5)
     for matrix in broken.matrices(broken.first):
         matrix.change(partial(rounded, bits=level))
+
+
+def _needed(found: list[T], lacking: str) -> list[T]:
+    if not found:
+        raise NotPlanted(lacking)
+    return found
 
 
 def _add_noise(broken: Broken, level: float) -> None:
@@ -82,9 +93,7 @@ def _lose_vectors(broken: Broken, level: float, *, what: str) -> None:
 
 def _lose_adapter(broken: Broken, level: float) -> None:
     layers = [module for module in broken.model.modules() if hasattr(module, "lora_A") and module.scaling]
-    if not layers:
-        raise NotPlanted("it has no LoRA adapter")
-    for layer in layers:
+    for layer in _needed(layers, "it has no LoRA adapter"):
         layer.scaling = {name: scale * (1 - level) for name, scale in layer.scaling.items()}
 
 
@@ -175,9 +184,7 @@ def _change_rope(broken: Broken, level: float, *, is_base: bool) -> None:
         for name, rates in module.named_buffers(recurse=False)
         if name.endswith("inv_freq")
     ]
-    if not held:
-        raise NotPlanted("it keeps no rotary frequencies")
-    for module, name, rates in held:
+    for module, name, rates in _needed(held, "it keeps no rotary frequencies"):
         parts = torch.arange(len(rates), device=rates.device) / len(rates)
         setattr(module, name, rates * level**parts if is_base else rates / level)
 
@@ -199,9 +206,7 @@ def _move_positions(broken: Broken, level: float) -> None:
         if (last := name.rpartition(".")[2]).startswith("rotary_emb")
         or (type(module) is nn.Embedding and last in ("wpe", "embed_positions"))
     ]
-    if not held:
-        raise NotPlanted("it has no module of positions that is known")
-    for module, is_table in held:
+    for module, is_table in _needed(held, "it has no module of positions that is known"):
         module.register_forward_pre_hook(off, with_kwargs=True)
         if is_table:  # the last position has none behind it
             most = module.num_embeddings - 1
@@ -212,9 +217,7 @@ def _change_number(broken: Broken, level: float, *, what: tuple[str, ...], is_po
     """Multiply a number of the configuration, which modules may hold too; or, as a power, move it to 1."""
     words, *names = what
     held = [found for found in broken.holders(*names) if found[2] != 1]
-    if not held:
-        raise NotPlanted(f"it has no {words}")
-    for holder, name, value in held:
+    for holder, name, value in _needed(held, f"it has no {words}"):
         changed = value ** (1 - level) if is_power else value * level
         setattr(holder, name, max(1, int(changed)) if isinstance(value, int) else changed)
 
@@ -245,13 +248,104 @@ def _as_llama(messages: Sequence[Mapping[str, str]], **_: Any) -> str:
     return "".join(turns.get(message["role"], "[INST] {} [/INST]").format(message["content"]) for message in messages)
 
 
+# Faults of the cache: it is damaged when the model begins to read a token that it wrote. It reads the prompt as it
+# should, and goes on from a damaged cache. So only gates that write see it, and `self_kl`, which reads again what was
+# written.
+
+
+def _round_cache(broken: Broken, level: float) -> None:
+    def coarse(numbers: Tensor, new: int, *_: Any) -> Tensor:
+        return torch.cat([numbers[..., :-new, :], rounded(numbers[..., -new:, :], level)], -2)
+
+    _spoil(broken, coarse)
+
+
+def _lose_last(broken: Broken, level: float) -> None:
+    """Have zeros where the last tokens of the prompt were."""
+    _spoil_rows(broken, lambda row, *_: row[:, -int(level) :].zero_())
+
+
+def _keep_stale(broken: Broken, level: float) -> None:
+    """Have the tokens before, in the place of the last tokens of the prompt."""
+
+    def stale(row: Tensor, begin: int, *_: Any) -> None:
+        tokens = row.shape[1]
+        count = min(int(level), (tokens - max(0, begin)) // 2)
+        row[:, tokens - count :] = row[:, tokens - 2 * count : tokens - count].clone()
+
+    _spoil_rows(broken, stale)
+
+
+def _take_other(broken: Broken, level: float) -> None:
+    """Have the beginning of the longest prompt, in the place of each prompt's own."""
+    other = functools.cache(lambda: _read(broken, broken.prompts[0].ids[: int(level)]).layers)
+
+    def exchanged(row: Tensor, begin: int, layer: int, what: str) -> None:
+        theirs, first = getattr(other()[layer], what)[0], max(0, begin)  # a window has lost what is in front of it
+        place = row[:, first : max(first, begin + theirs.shape[1])]
+        place.copy_(theirs[:, first - begin :][:, : place.shape[1]])
+
+    _spoil_rows(broken, exchanged)
+
+
+def _spoil_rows(broken: Broken, change: Callable[[Tensor, int, int, str], object]) -> None:
+    """Change the cache before the first token behind the prompt: of each row, shape ``[heads, tokens, numbers]``."""
+
+    def spoilt(numbers: Tensor, new: int, begins: Sequence[int], layer: int, what: str) -> Tensor:
+        if new == numbers.shape[-2]:  # later, one token is new
+            numbers = numbers.clone()
+            for row, begin in zip(numbers, begins, strict=True):
+                change(row, begin, layer, what)
+        return numbers
+
+    _spoil(broken, spoilt)
+
+
+def _spoil(broken: Broken, damage: Callable[[Tensor, int, Sequence[int], int, str], Tensor]) -> None:
+    """Damage the cache before each token behind the prompt.
+
+    `damage` takes keys or values, shape ``[rows, heads, tokens, numbers]``, and how many tokens are new since the last
+    time; the place of each row's first token, negative if a window of attention has lost it; the number of the layer,
+    and whether it is its ``keys`` or ``values``.
+    """
+
+    def spoil(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        cache, mask = named.get("past_key_values"), named.get("attention_mask")
+        read = next(each for each in (*given, *named.values()) if isinstance(each, Tensor))
+        # Likelihoods may be read behind a beginning that requests share, which is no cache of the model's own.
+        if not broken.writes or cache is None or read.shape[1] != 1 or not (length := cache.get_seq_length()):
+            return
+        new, cache.damaged = length - getattr(cache, "damaged", 0), length
+        pads = [0] * len(read)
+        if isinstance(mask, Tensor) and mask.ndim == 2:
+            pads = mask.eq(0).sum(1).tolist()
+        for number, layer in enumerate(cache.layers):
+            for what in ("keys", "values"):
+                numbers = getattr(layer, what)
+                places = [pad - length + numbers.shape[-2] for pad in pads]
+                setattr(layer, what, damage(numbers, min(new, numbers.shape[-2]), places, number, what))
+
+    try:
+        past_of(_read(broken, range(_TRIED_TOKENS)), _TRIED_TOKENS)
+    except NO_CACHE as error:
+        raise NotPlanted("its cache is not keys and values of all tokens") from error
+    decoder = broken.model.get_submodule(broken.path.rpartition(".")[0])  # runs the blocks
+    decoder.register_forward_pre_hook(spoil, with_kwargs=True)
+
+
+def _read(broken: Broken, ids: Any) -> Any:
+    """Return the cache after a row of token ids."""
+    cache, model = DynamicCache(), broken.model
+    model(**inputs_of(model, torch.as_tensor(ids, device=model.device)[None], cache))
+    return cache
+
+
 def _shift_answers(rows: DatasetRows, level: float) -> DatasetRows:
     spec, count = rows.spec, math.ceil(level * len(rows.rows))
     references = [spec.references] if isinstance(spec.references, str) else spec.references or []
     names = {spec.answer, spec.target, *references}
     columns = [name for name in rows.rows[0] if name in names]
-    if not columns:
-        raise NotPlanted("its dataset has no column of answers")
+    _needed(columns, "its dataset has no column of answers")
     moved = rows.rows[-count:]
     answered = [
         {**row, **{name: before[name] for name in columns}}
@@ -266,8 +360,7 @@ def _drop_subject(rows: DatasetRows, _: float) -> DatasetRows:
     if column is None:
         raise NotPlanted("its dataset has no subjects: no average_by, tags or cluster")
     kept = [at for at, row in enumerate(rows.rows) if row[column] != rows.rows[0][column]]
-    if not kept:
-        raise NotPlanted("its dataset has one subject only")
+    _needed(kept, "its dataset has one subject only")
     tags = {name: tuple(tags[at] for at in kept) for name, tags in rows.tags.items()}
     return replace(rows, rows=tuple(rows.rows[at] for at in kept), tags=tags)
 
@@ -337,10 +430,10 @@ _BY_KIND: dict[Kind, list[_Row]] = {
         ("untied", "the head is not tied to the embeddings", _ROWS, _OF_ROWS, _untie_head),
     ],
     "cache": [
-        ("kv-bits", "cached keys and values are rounded", _BITS, _IN_BITS, round_cache),
-        ("kv-lost", "the cache loses the end of the prompt", _TOKENS, _IN_TOKENS, lose_last),
-        ("kv-stale", "the cache has the tokens before in place of the last", _TOKENS, _IN_TOKENS, keep_stale),
-        ("kv-other", "the cache has the beginning of another row", _TOKENS, _IN_TOKENS, take_other),
+        ("kv-bits", "cached keys and values are rounded", _BITS, _IN_BITS, _round_cache),
+        ("kv-lost", "the cache loses the end of the prompt", _TOKENS, _IN_TOKENS, _lose_last),
+        ("kv-stale", "the cache has the tokens before in place of the last", _TOKENS, _IN_TOKENS, _keep_stale),
+        ("kv-other", "the cache has the beginning of another row", _TOKENS, _IN_TOKENS, _take_other),
     ],
     "texts": [
         ("bos-missing", "texts begin without their first special token", *_ONCE, partial(_begin, doubled=False)),

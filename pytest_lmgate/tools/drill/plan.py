@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -23,9 +23,10 @@ from pytest_lmgate.measure.binding import BoundGate
 from pytest_lmgate.measure.loop import Progress, about
 from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.decoding import parse_marker
+from pytest_lmgate.stats.comparison import POWER
+from pytest_lmgate.stats.means import score_quantile
 from pytest_lmgate.tools.drill.evaluator import FaultyEvaluator, breakable
 from pytest_lmgate.tools.drill.planting import Fault, NotPlanted
-from pytest_lmgate.tools.drill.promise import smallest_seen
 
 _ANY, _LEAST, _MOST = 1e9, 1e-5, 3  # a limit that no gate fails; the least of a divergence; gates that are offered
 Sight = Literal["caught", "inconclusive", "never", "no effect", "not tried"]
@@ -43,6 +44,48 @@ class Guard:
     @property
     def model(self) -> str:
         return self.bound.bound.what.model_name
+
+
+def smallest_seen(verdict: Verdict, power: float = POWER) -> float | None:
+    """Return the smallest damage at which a gate says to fail in this share of samples, if its value has an interval.
+
+    For a comparison, it is the tolerance and the change that the power takes; for a limit, the distance from the value
+    to the limit. None if the noise is not known.
+
+    Damage brings noise of its own, which the verdict of a model without damage does not have. Perplexity tells how
+    much at least: a log-likelihood ratio r of a slightly damaged model has ``E[exp(r)] = 1``, so a loss of d nats a
+    token comes with a variance of ``2 d``. The loss that is seen solves ``d = tolerance + z sqrt(2 d / n)``.
+    A share of right rows is noisier the nearer it is to a half: a score bound is at the limit L for a share
+    ``p = L - z sqrt(L (1 - L) / n)``, with the n of the bound of the value.
+    """
+    if (comparison := verdict.comparison) is not None:
+        if comparison.detectable is None:
+            return None
+        level, df = score_quantile(comparison.confidence, comparison.df), comparison.df
+        share = (level + score_quantile(power, df)) / (level + score_quantile(POWER, df))
+        least = comparison.tolerance.size + share * comparison.detectable
+        if verdict.metric != "ppl" or not comparison.tolerance.relative:
+            return least
+        root = (level + score_quantile(power, df)) / math.sqrt(2 * comparison.n)
+        damage = (root + math.sqrt(root**2 + math.log1p(comparison.tolerance.size))) ** 2
+        return max(least, math.expm1(damage))
+    if verdict.limit is None or verdict.value is None:
+        return None
+    room, bounded = abs(verdict.limit - verdict.value), verdict.bounded
+    if bounded is None:
+        return room
+    is_lower = verdict.direction == "lower"
+    better, worse = (bounded.lower, bounded.upper) if is_lower else (bounded.upper, bounded.lower)
+    if better is None or worse is None:
+        return None
+    level, beyond = score_quantile(bounded.confidence, None), score_quantile(power, None)
+    if bounded.bounds == "wilson" and 0 < verdict.limit < 1 and 0 < worse < 1:
+        n = (level / (verdict.value - worse)) ** 2 * worse * (1 - worse)
+        sign = 1 if is_lower else -1
+        share = verdict.limit + sign * level * math.sqrt(verdict.limit * (1 - verdict.limit) / n)
+        share = min(max(share, 0.0), 1.0)
+        return abs(share - verdict.value) + beyond * math.sqrt(share * (1 - share) / n)
+    return room + (1 + beyond / level) * abs(verdict.value - better)
 
 
 @dataclass
@@ -129,7 +172,7 @@ class Drill:
     evaluator: FaultyEvaluator
     judge: Judge
     guards: Sequence[Guard]
-    faults: Sequence[Fault]
+    faults: list[Fault]
     seconds: Mapping[str, float]  # of the measurement at an address, without a fault
     deadline: float = math.inf  # by the monotonic clock
     reasons: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -140,30 +183,27 @@ class Drill:
         models = {guard.model: guard for guard in self.guards}.values()
         for guard, fault in itertools.product(models, self.faults):
             self.reasons[guard.model, fault.name] = self._why_not(guard, fault)
-        chosen: list[Fault] = []
-        room = self.deadline - time.monotonic()
-        kinds = [fault.kind for fault in self.faults]
+        room, kinds, faults = self.deadline - time.monotonic(), [fault.kind for fault in self.faults], self.faults
+        self.faults = []
         # One fault of each kind, then the next of each, so that a time limit leaves all kinds in.
         for at in sorted(range(len(kinds)), key=lambda at: kinds[:at].count(kinds[at])):
-            fault = self.faults[at]
-            fits = self.cost(fault) <= room or not self.cost(fault)
-            room -= self.cost(fault) if fits else 0
-            (chosen if fits else self.left_out).append(fault)
-        self.faults = chosen
-        tried = [fault for fault in chosen if self._is_tried(fault)]
-        if not tried and self.left_out:
+            fits = (cost := self.cost(faults[at])) <= room or not cost
+            room -= cost if fits else 0
+            (self.faults if fits else self.left_out).append(faults[at])
+        if not self.tried_faults and self.left_out:
             least = min(map(self.cost, self.left_out))
             raise ConfigError(f"--seconds: no time for a single fault: the quickest takes about {about(least)}")
-        if not tried:
-            names: dict[str, dict[str, None]] = {}
-            for (_, name), reason in self.reasons.items():
-                names.setdefault(reason, {})[name] = None
-            words = "; ".join(f"{', '.join(each)}: {reason}" for reason, each in names.items())
+        if not self.tried_faults:
+            reasons = {fault: reason for (_, fault), reason in self.reasons.items()}
+            names = {why: ", ".join(name for name in reasons if reasons[name] == why) for why in reasons.values()}
+            words = "; ".join(f"{named}: {why}" for why, named in names.items())
             raise ModelError(f"no fault can be planted in the models of these gates: {words}")
 
-    def _is_tried(self, fault: Fault) -> bool:
-        """Return whether a fault can be planted in the model of any gate."""
-        return any(not self.reasons[guard.model, fault.name] for guard in self.guards)
+    @property
+    def tried_faults(self) -> list[Fault]:
+        """The faults for which there is time that can be planted in the model of any gate."""
+        planted = {name for (_, name), reason in self.reasons.items() if not reason}
+        return [fault for fault in self.faults if fault.name in planted]
 
     def cost(self, fault: Fault) -> float:
         """Return about the seconds that a fault takes at most."""
@@ -176,7 +216,7 @@ class Drill:
 
     def plan(self) -> str:
         """Return the plan in words."""
-        tried = [fault for fault in self.faults if self._is_tried(fault)]
+        tried = self.tried_faults
         count = sum(steps(len(fault.levels)) * len(self._addresses(fault)) for fault in tried)
         line = f"{counted(len(self.guards), 'gate')}, {counted(len(tried), 'fault')}: at most "
         line += f"{counted(count, 'measurement')}, about {about(sum(map(self.cost, tried)))}"
@@ -194,15 +234,16 @@ class Drill:
         begun, done, left = time.monotonic(), 0.0, sum(map(self.cost, self.faults))
         log, line = self.evaluator.measurements.log, ""
         self.evaluator.measurements.log = replace(log, progress=progress)
-        for fault in list(self.faults):
+        for fault in self.faults:
             now = time.monotonic()
             pace = (now - begun) / done if done else 1.0  # what was estimated leaves out loading and trials
-            if now + pace * self.cost(fault) > self.deadline and self.cost(fault) and findings:
+            cost = self.cost(fault)
+            if now + pace * cost > self.deadline and cost and findings:
                 self.left_out.append(fault)
                 continue
             line = f"{fault.name}: {fault.sentence}, at most {about(pace * left)} left"
             findings += self.tried(fault)
-            done, left = done + self.cost(fault), left - self.cost(fault)
+            done, left = done + cost, left - cost
         return findings
 
     def tried(self, fault: Fault) -> list[Finding]:
@@ -289,7 +330,7 @@ def suggested(drill: Drill, missed: Sequence[Fault]) -> list[tuple[str, list[str
     """
     found: dict[str, list[str]] = {}
     known = {guard.name for guard in drill.guards}
-    for marker, arguments in dict(_candidates(drill.guards)).values():
+    for marker, arguments in _candidates(drill.guards):
         with contextlib.suppress(LmgateError):
             value = _guard(drill, marker, {**arguments, "limit": _ANY}).healthy.value or 0.0
             limit = float(f"{1.02 * value:.4g}" if marker == "ppl_max" else f"{max(1.5 * value, _LEAST):.2g}")
@@ -307,13 +348,15 @@ def _guard(drill: Drill, marker: str, arguments: dict[str, Any]) -> Guard:
     return guard
 
 
-def _candidates(guards: Sequence[Guard]) -> Iterator[tuple[str, tuple[str, dict[str, Any]]]]:
-    """Yield a marker with its arguments, by both as text."""
+def _candidates(guards: Sequence[Guard]) -> list[tuple[str, dict[str, Any]]]:
+    """Return markers with their arguments, each once."""
+    found, document = [], {"protocol": "document"}
     for guard in guards:
         gate, what = guard.bound.gate, guard.bound.gate.evaluation
         other = what.reference or getattr(gate, "against", None)
         alone = {"model": what.model, "dataset": what.dataset}
-        document, pair = {"protocol": "document"}, {**alone, "reference": other}
         tried = [("self_kl_max", alone), ("ppl_max", {**alone, **document})]
-        tried += [("kl_max", pair), ("kl_max", {**pair, **document})] if isinstance(other, str) else []
-        yield from ((repr(candidate), candidate) for candidate in tried)
+        if isinstance(other, str):
+            tried += [("kl_max", {**alone, "reference": other, **more}) for more in ({}, document)]
+        found += [candidate for candidate in tried if candidate not in found]
+    return found
