@@ -39,7 +39,6 @@ models:
   int8: {{path: int8}}
 datasets:
   rows: {{path: rows.jsonl, text: text}}
-  quiz: {{path: quiz.jsonl, question: question, choices: choices, answer: answer}}
   chats:
     path: written.jsonl
     prompt: "{{prompt}}"
@@ -56,7 +55,6 @@ TYPICAL = {
         "no_regression: {metric: ppl, model: int8, dataset: rows, against: float, tolerance: 2%%, protocol: document}"
     ),
     "kl": "kl_max: {model: int8, reference: float, dataset: rows, limit: 0.01, protocol: document}",
-    "accuracy": "accuracy_min: {model: int8, dataset: quiz, limit: 0.9}",
     "exact": "exact_min: {model: int8, dataset: chats, limit: 0.8}",
     "invalid": "invalid_max: {model: int8, dataset: chats, limit: 0.1}",
     "chrf": "chrf_min: {model: int8, dataset: texts, limit: 75}",
@@ -129,11 +127,6 @@ def continued(model: Any, ids: Any, tokens: int, *, sampled: bool) -> Any:
     return ids
 
 
-def losses(model: Any, ids: Any) -> Any:
-    said = model(input_ids=ids).logits.double().log_softmax(-1)
-    return -said[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
-
-
 def save(folder: Path, model: Any, tokenizer: Any, bits: int = 8) -> None:
     """Write a model as `float`, and its rounding as `int8`."""
     for name in ("float", "int8"):
@@ -144,8 +137,8 @@ def save(folder: Path, model: Any, tokenizer: Any, bits: int = 8) -> None:
     (folder / "pytest.ini").write_text("[pytest]\n")
 
 
-def make_project(folder: Path, *, rows: int = ROWS, bits: int = 8) -> None:
-    """Write a model, its rounding, data that the model wrote, and the typical gates."""
+def make_project(folder: Path, *, rows: int = ROWS, bits: int = 8, gates: Sequence[str] = tuple(TYPICAL)) -> None:
+    """Write a model, its rounding, data that the model wrote, and some of the typical gates."""
     import torch
     import transformers
 
@@ -156,26 +149,14 @@ def make_project(folder: Path, *, rows: int = ROWS, bits: int = 8) -> None:
         begun = torch.randint(3, VOCABULARY, (rows, 1))
         texts = continued(model, begun, TOKENS - 1, sampled=True)  # read without special tokens
         write(folder / "rows.jsonl", [{"text": tokenizer.decode(ids)} for ids in texts])
-        ppl = losses(model, texts).mean().exp()
+        said = model(input_ids=texts).logits.log_softmax(-1)[:, :-1]
+        ppl = (-said.gather(-1, texts[:, 1:, None])).mean().exp()
         begun = continued(model, torch.cat([torch.ones_like(begun), begun], 1), 14, sampled=True)
-        write(folder / "quiz.jsonl", list(questions(model, tokenizer, begun)))
         texts = continued(model, begun[:, :PROMPT], NEW, sampled=False)
         write(folder / "written.jsonl", list(written(tokenizer, texts.tolist())))
         save(folder, model, tokenizer, bits)
-    gates = "".join(f"  - {gate % {'ppl': 1.05 * ppl}}\n" for gate in TYPICAL.values())
-    (folder / "lmgate.yaml").write_text(_YAML.format(new=NEW, answer=ANSWER) + gates)
-
-
-def questions(model: Any, tokenizer: Any, begun: Any) -> Iterator[dict[str, Any]]:
-    """Yield questions with four ways to go on that the model drew; the right one is what it finds likeliest."""
-    import torch
-
-    drawn = [continued(model, begun, 6, sampled=True) for _ in range(4)]
-    right = torch.stack([losses(model, each)[:, -6:].sum(1) for each in drawn]).argmin(0)
-    for at, question in enumerate(begun):
-        choices = [tokenizer.decode(each[at, begun.shape[1] :]) for each in drawn]
-        if len(set(choices)) == len(choices):
-            yield {"question": tokenizer.decode(question[1:]), "choices": choices, "answer": int(right[at])}
+    lines = "".join(f"  - {TYPICAL[gate] % {'ppl': 1.05 * ppl}}\n" for gate in gates)
+    (folder / "lmgate.yaml").write_text(_YAML.format(new=NEW, answer=ANSWER) + lines)
 
 
 def written(tokenizer: Any, texts: Sequence[list[int]]) -> Iterator[dict[str, str]]:
@@ -219,13 +200,14 @@ def drilled(folder: Path, faults: Sequence[str] = ()) -> dict[str, Any]:
 
 # Cost and memory.
 
-EXAMPLE = [
-    "kl_max: {model: int8, reference: float, dataset: few-bulletins, limit: 0.01}",
-    "ppl_max: {model: int8, dataset: few-bulletins, limit: 2.2}",
-    "accuracy_min: {model: writer, dataset: quiz, limit: 0.95}",
-    "bleu_min: {model: writer, dataset: records, limit: 80}",
-]
-ALL_BLOCKS = ("noise", "bfloat16", "fp8-e4m3", "norm", "skip", "round-middle", "rope-scaling")
+EXAMPLE = {
+    "kl int8 few-bulletins --reference float": "limit: 0.01",
+    "ppl int8 few-bulletins": "limit: 2.2",
+    "accuracy writer quiz": "limit: 0.95",
+    "bleu writer records": "limit: 80",
+}
+"""What gates measure, as arguments of `lmgate measure`."""
+ALL_BLOCKS = ("noise", "fp8-e5m2", "skip")
 # Runs commands of lmgate one after the other, and prints the processor seconds of each but what the first one loads.
 _TIMED = """
 import contextlib, io, json, shutil, sys, time
@@ -241,40 +223,28 @@ print(json.dumps([seconds, said.getvalue()]))
 """
 
 
-def run_cost(folder: Path, gates: Sequence[str] = EXAMPLE) -> list[Row]:
-    """Print what a drill of each gate of the example costs, by measurements: `--faults data` measures the gate once."""
+def run_cost(folder: Path, gates: Mapping[str, str] = EXAMPLE, *more: str) -> list[Row]:
+    """Print what a drill of each gate of the example costs, by one measurement of the gate."""
     shutil.copytree(ROOT / "example_project", folder, ignore=shutil.ignore_patterns(".lmgate_cache"))
-    file, rows, all_seconds = folder / "lmgate.yaml", [], [0.0, 0.0]
+    file, rows, once, drill = folder / "lmgate.yaml", list[Row](), 0.0, 0.0
     head = file.read_text()
-    for gate in gates:
-        file.write_text(f"{head}gates:\n  - {gate}\n")
-        measure = _measure(gate)
-        commands = json.dumps([measure, measure, ["drill", "--json", "--seconds", "36000"]])
+    for measured, limit in gates.items():
+        metric, model, dataset, *reference = measured.split()
+        marker = f"{metric}_{'max' if metric in ('kl', 'ppl') else 'min'}"
+        given = f"model: {model}, dataset: {dataset}, {limit}" + (f", reference: {reference[1]}" if reference else "")
+        file.write_text(f"{head}gates:\n  - {marker}: {{{given}}}\n")
+        measure = ["measure", *measured.split()]
+        commands = json.dumps([measure, measure, ["drill", "--json", "--seconds", "36000", *more]])
         with begin(["-c", _TIMED, commands], folder) as process:
             output, error = process.communicate()
         if process.returncode:
-            raise SystemExit(f"{gate}: {error}")
-        (_, once, drill), said = json.loads(output)
-        found = json.loads(said)["findings"]
-        models = sum(len(each["trials"]) for each in found)
-        tried = sum(bool(each["trials"]) for each in found)
-        all_seconds = [all_seconds[0] + once, all_seconds[1] + drill]
-        note = f"{once:.1f} s once; {tried} faults reach it, {models} broken models"
-        rows.append(Row(gate.partition(":")[0], f"{drill / once:.1f} times", note=note))
-    once, drill = all_seconds
-    return [
-        *rows,
-        Row("all gates", f"{drill / once:.1f} times", "12", drill <= 12 * once, f"{drill:.0f} s of {once:.1f} s"),
-    ]
-
-
-def _measure(gate: str) -> list[str]:
-    """Return the command that measures what a gate does."""
-    import yaml
-
-    ((marker, given),) = yaml.safe_load(gate).items()
-    reference = ["--reference", given["reference"]] if "reference" in given else []
-    return ["measure", marker.rpartition("_")[0], given["model"], given["dataset"], *reference]
+            raise SystemExit(f"{marker}: {error}")
+        (_, one, whole), said = json.loads(output)
+        trials = [len(each["trials"]) for each in json.loads(said)["findings"]]
+        once, drill = once + one, drill + whole
+        note = f"{one:.1f} s once; {sum(map(bool, trials))} faults reach it, {sum(trials)} broken models"
+        rows.append(Row(marker, f"{whole / one:.1f} times", note=note))
+    return [*rows, Row("all gates", f"{drill / once:.1f} times", "12", drill <= 12 * once, f"{drill:.0f} s")]
 
 
 def run_memory(folder: Path, width: int = 1024, faults: Sequence[str] = ALL_BLOCKS) -> list[Row]:
@@ -290,11 +260,11 @@ def run_memory(folder: Path, width: int = 1024, faults: Sequence[str] = ALL_BLOC
     model = transformers.LlamaForCausalLM(config).eval().requires_grad_(False)
     size = sum(each.nbytes for each in model.parameters())
     save(folder, model, tokenizer)
-    drawn = torch.randint(3, VOCABULARY, (8, 250)).tolist()
+    drawn = torch.randint(3, VOCABULARY, (6, 80)).tolist()
     write(folder / "rows.jsonl", [{"text": tokenizer.decode(ids)} for ids in drawn])
-    gates = ("{kl_max: {model: int8, reference: float, ", "{ppl_max: {model: int8, ")
+    gates = ("{kl_max: {model: int8, reference: float, limit: 0.001, ", "{ppl_max: {model: int8, limit: 1000, ")
     text = "models: {float: {path: float}, int8: {path: int8}}\ndatasets: {rows: {path: rows.jsonl, text: text}}\n"
-    lines = "".join(f"  - {gate}dataset: rows, limit: 1000, protocol: document}}}}\n" for gate in gates)
+    lines = "".join(f"  - {gate}dataset: rows, protocol: document}}}}\n" for gate in gates)
     (folder / "lmgate.yaml").write_text(f"defaults: {{device: cpu, dtype: float32}}\n{text}gates:\n{lines}")
     once = peak(["-m", "pytest", "-q", "-p", "no:cacheprovider"], folder)
     drill = peak(["-m", *drill_command(faults)], folder)
@@ -330,12 +300,8 @@ RULES = {
 }
 """Three rules of other projects, and four gates, by their titles in the picture."""
 THEIRS = 3
-COLOURS = {
-    "early": ("#1f5fa8", "#fff"),
-    "late": ("#9cc5ec", "#10243a"),
-    "missed": ("#d9771f", "#201000"),
-    "none": ("#f3f3f3", "#777"),
-}
+COLOURS = {"early": ("#1f5fa8", "#fff"), "late": ("#9cc5ec", "#10243a"), "missed": ("#d9771f", "#201000")}
+COLOURS["none"] = ("#f3f3f3", "#777")
 
 
 def run_picture(folder: Path, svg: Path) -> list[Row]:
@@ -364,30 +330,23 @@ def run_picture(folder: Path, svg: Path) -> list[Row]:
     faults = [name for name in known_faults() if found[name, labels[0]]["sight"] != "not tried"]
     cells = [[cell(found[fault, label]) for label in labels] for fault in faults]
     svg.write_text(drawn(faults, cells), encoding="utf-8")
-    theirs = [any(shade in ("early", "late") for _, shade in row[:THEIRS]) for row in cells]
-    ours = [any(shade in ("early", "late") for _, shade in row[THEIRS:]) for row in cells]
-    return [
-        Row("faults", str(len(faults)), note=f"{len(rows)} rows, exact match of the base {exact:.1%}"),
-        *(
-            Row(title.replace("\n", " "), f"{sum(row[at][1] in ('early', 'late') for row in cells)} caught")
-            for at, title in enumerate(RULES)
-        ),
-        Row("the rules of other projects together", f"{sum(theirs)} caught"),
-        Row("the gates together", f"{sum(ours)} caught"),
-    ]
+    groups = {title.replace("\n", " "): slice(at, at + 1) for at, title in enumerate(RULES)}
+    groups |= {"the rules of other projects together": slice(THEIRS), "the gates together": slice(THEIRS, None)}
+    caught = {
+        title: sum(any(shade in ("early", "late") for _, shade in row[group]) for row in cells)
+        for title, group in groups.items()
+    }
+    note = f"{len(rows)} rows, exact match of the base {exact:.1%}"
+    return [Row("faults", str(len(faults)), note=note), *(Row(title, f"{n} caught") for title, n in caught.items())]
 
 
 def cell(found: Mapping[str, Any]) -> tuple[str, str]:
     """Return the words and the shade of a cell."""
     from pytest_lmgate.tools.drill.faults import known_faults
 
-    fault = known_faults()[found["fault"]]
-    if found["sight"] == "not tried":
-        return "not tried", "none"
-    if found["sight"] == "no effect":
-        return "no effect", "missed"
-    if found["sight"] != "caught":
-        return "passes", "missed"
+    fault, unseen = known_faults()[found["fault"]], {"not tried": "none", "no effect": "missed"}
+    if (sight := found["sight"]) != "caught":
+        return (sight, unseen[sight]) if sight in unseen else ("passes", "missed")
     strength = fault.levels.index(found["level"]) + 1
     return fault.shown(strength), "early" if 2 * strength <= len(fault.levels) + 1 else "late"
 
@@ -433,19 +392,19 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in kept}
 
 
-def run_kills(folder: Path, kills: int, faults: Sequence[str], seed: int = 0) -> list[Row]:
+def run_kills(folder: Path, kills: int, faults: Sequence[str], gates: Sequence[str] = tuple(TYPICAL)) -> list[Row]:
     """Kill a drill at random moments until it has been killed so often, and compare with one that ran through.
 
     The project has a cache and a baseline, which have to keep every byte at each kill.
     """
     folder.mkdir()
-    make_project(folder)
+    make_project(folder, gates=gates)
     with (folder / "lmgate.yaml").open("a") as file:
         file.write("  - no_regression: {metric: ppl, model: float, dataset: rows, tolerance: 2%}\n")
     updated = run(["pytest", "-q", "-p", "no:cacheprovider", "--lmgate-update"], folder)
     if updated.returncode or not (folder / "lmgate-baseline.json").exists():
         raise SystemExit(f"pytest: {updated.stdout}{updated.stderr}")
-    before, random, begun = content(folder), Random(seed), time.monotonic()
+    before, random, begun = content(folder), Random(0), time.monotonic()
     whole = drilled(folder, faults)
     most, measured, is_equal = time.monotonic() - begun, [], True
     while len(measured) < kills:
@@ -458,17 +417,14 @@ def run_kills(folder: Path, kills: int, faults: Sequence[str], seed: int = 0) ->
         is_equal = is_equal and content(folder) == before
     ended = drilled(folder, faults)
     left = [str(path) for path in (folder / ".lmgate_cache").rglob("*drill*")]
+    is_same = whole["findings"] == ended["findings"]
     kept = f"{min(measured)} to {max(measured)} measurements kept"
     return [
         Row("killed", str(len(measured)), str(kills), note=kept),
         Row("cache, baseline and files after each kill", "equal" if is_equal else "not equal", "equal", is_equal),
-        same("findings of the drill that went on, and of an undisturbed one", whole["findings"], ended["findings"]),
+        Row("findings, by a drill that ran through", "equal" if is_same else "not equal", "equal", is_same),
         Row("left at the end", str(left or "nothing"), "nothing", not left),
     ]
-
-
-def same(what: str, one: object, other: object) -> Row:
-    return Row(what, "equal" if one == other else "not equal", "equal", one == other)
 
 
 def main() -> int:
