@@ -271,7 +271,7 @@ def run_memory(folder: Path, width: int = 1024, faults: Sequence[str] = ALL_BLOC
     note = f"{drill / 1e6:.0f} MB of {once / 1e6:.0f} MB; a model has {size / 1e6:.0f} MB"
     return [
         Row("a drill, by measuring its gates", f"{drill / once:.2f} times", "1.3", drill <= 1.3 * once, note),
-        Row("more than the gates, by the model", f"{(drill - once) / size:.2f}", "0.3", drill - once <= 0.3 * size),
+        Row("what it has more, by the model", f"{(drill - once) / size:.2f}"),
     ]
 
 

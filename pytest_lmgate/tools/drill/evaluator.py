@@ -151,10 +151,8 @@ class FaultyEvaluator(Evaluator):
     def __post_init__(self) -> None:
         super().__post_init__()
         digests, log = self.measurements.store.digests, self.log
-        self.resolver = self._faulty = _Resolver(
-            self.project, self.options, digests, self.users_backends, None, log.note
-        )
-        self._faulty.measurements, self._faulty.reusable = self.measurements, {}
+        self._faulty = _Resolver(self.project, self.options, digests, self.users_backends, None, log.note)
+        self.resolver, self._faulty.measurements, self._faulty.reusable = self._faulty, self.measurements, {}
         self._last: Planted | None = None
         self.forget(share=True)  # a server without a revision is asked once, not for each gate
 

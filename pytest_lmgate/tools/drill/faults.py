@@ -451,13 +451,13 @@ _BY_KIND: dict[Kind, list[_Row]] = {
         ("examples", "the examples are rows of the test", *_ONCE, _show_answers),
     ],
 }
-_SEEN_BY_TEXTS = {"prompt-cut", "end-token", "temperature", "penalty", *(name for name, *_ in _BY_KIND["cache"])}
+_WHILE_WRITING = ("prompt-cut", "end-token", "temperature", "penalty", *(name for name, *_ in _BY_KIND["cache"]))
+_SEEN_BY: dict[str, Any] = {"template": "chats", **dict.fromkeys(_WHILE_WRITING, "texts")}
 
 
 def _fault(kind: Kind, name: str, sentence: str, levels: Sequence[float], words: str, change: Any) -> Fault:
     plant, rows = (None, change) if kind == "data" else (change, None)
-    made = Fault(name, sentence, tuple(levels), words, plant, kind, rows)
-    return replace(made, seen_by="texts") if name in _SEEN_BY_TEXTS else made
+    return Fault(name, sentence, tuple(levels), words, plant, kind, rows, _SEEN_BY.get(name, "all"))
 
 
 FAULTS = tuple(_fault(kind, *row) for kind, rows in _BY_KIND.items() for row in rows)
