@@ -244,6 +244,7 @@ class Drill:
             line = f"{fault.name}: {fault.sentence}, at most {about(pace * left)} left"
             findings += self.tried(fault)
             done, left = done + cost, left - cost
+        line = "trying gates that would catch more"
         return findings
 
     def tried(self, fault: Fault) -> list[Finding]:
@@ -255,6 +256,10 @@ class Drill:
             for each in sorted(now, key=lambda each: self.evaluator.sharing_key(each.guard.bound)):
                 self._judge(each, strength)
         return found
+
+    @property
+    def has_time(self) -> bool:
+        return time.monotonic() <= self.deadline
 
     def catches(self, guard: Guard, fault: Fault) -> bool:
         """Return whether a gate catches the strongest fault."""
@@ -335,9 +340,9 @@ def suggested(drill: Drill, missed: Sequence[Fault]) -> list[tuple[str, list[str
             value = _guard(drill, marker, {**arguments, "limit": _ANY}).healthy.value or 0.0
             limit = float(f"{1.02 * value:.4g}" if marker == "ppl_max" else f"{max(1.5 * value, _LEAST):.2g}")
             guard = _guard(drill, marker, given := {**arguments, "limit": limit})
-            if guard.name in known or time.monotonic() > drill.deadline:
+            if guard.name in known:
                 continue
-            if caught := [fault.name for fault in missed if drill.catches(guard, fault)]:
+            if caught := [fault.name for fault in missed if drill.has_time and drill.catches(guard, fault)]:
                 found[f"- {marker}: {flow(given)}"] = caught
     return sorted(found.items(), key=lambda pair: -len(pair[1]))[:_MOST]
 
