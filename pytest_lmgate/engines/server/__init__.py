@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -217,9 +217,12 @@ class ServerRunner(Runner):
         """How to talk to the server; one that the session started has another address each time."""
         return self._client.settings
 
-    def through(self, address: str) -> ServerRunner:
-        """Return what asks the same server, which takes the same prompts, by another address, such as a proxy's."""
-        runner = ServerRunner(Client(self._client.name, replace(self.settings, url=address)), self._tokens)
+    def through(self, ask: Callable[..., dict[str, Any]]) -> ServerRunner:
+        """Return what asks the same server, which takes the same prompts, by a function around `Client.ask`."""
+        client = copy.copy(self._client)
+        # A server that the session started has another client each time.
+        vars(client).update(ask=partial(ask, lambda *what, **how: self._client.ask(*what, **how)), close=lambda: None)
+        runner = ServerRunner(client, self._tokens)
         runner._takes_ids = self._takes_ids
         return runner
 

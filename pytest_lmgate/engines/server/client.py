@@ -174,10 +174,10 @@ class Client:
         weakref.finalize(self, self._http.close)
 
     def completion(self, body: Mapping[str, Any], *, tries: bool = False) -> dict[str, Any]:
-        """Return the answer of ``/completions``, or to messages of ``/chat/completions``; see `_ask`."""
+        """Return the answer of ``/completions``, or to messages of ``/chat/completions``; see `ask`."""
         path = "/chat/completions" if "messages" in body else "/completions"
         try:
-            answer = self._ask(path, {"model": self.settings.model, **body}, tries=tries)
+            answer = self.ask(path, {"model": self.settings.model, **body}, tries=tries)
         except BadAnswer as error:
             if "HTTP 404" not in (reason := self.reason(error)) or self.settings.model not in reason:
                 raise
@@ -199,7 +199,7 @@ class Client:
     def served_context(self) -> int | None:
         """Return the model's context if the server gives it; `ModelError` if the server has no such model."""
         try:
-            answer = self._ask("/models")
+            answer = self.ask("/models")
         except BadAnswer as error:
             if "HTTP 404" in str(error) or "HTTP 405" in str(error):
                 return None  # the first request tells whether the server knows the model
@@ -240,7 +240,7 @@ class Client:
     def close(self) -> None:
         self._http.close()
 
-    def _ask(self, path: str, body: Mapping[str, Any] | None = None, *, tries: bool = False) -> dict[str, Any]:
+    def ask(self, path: str, body: Mapping[str, Any] | None = None, *, tries: bool = False) -> dict[str, Any]:
         """POST a body or GET, with retries and growing waits if the server is busy or cannot be reached.
 
         If it `tries` what the server may be unable to do, an internal error is retried only once. A refusal is a

@@ -39,7 +39,6 @@ _IN_MLP: dict[Kind, re.Pattern[str]] = {
     "down": re.compile(r"(down|c)_proj|fc2|fc_out|dense_4h_to_h|w2"),
 }
 _TRIAL_TOKENS = 16
-_MOST_BYTES = 2**30  # of remembered hidden states in front of one block
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,12 @@ def put_parameter(model: nn.Module, old: Tensor, new: Tensor) -> None:
 
 
 class BlockMemory:
-    """What the blocks in front of the first changed block gave, by the token ids of the batch."""
+    """What the blocks in front of the first changed block gave, by the token ids of the batch.
+
+    It keeps `most_bytes` in front of each of two blocks at most.
+    """
+
+    most_bytes: float = 2**30
 
     def __init__(self) -> None:
         self._outputs: dict[int, dict[Any, Any]] = {}
@@ -151,7 +155,7 @@ class BlockMemory:
         self._outputs = {key: self._outputs.get(key, {}) for key in (level - 1, level)}
         kept = _map(output, Tensor.clone)
         used = self._bytes.get(level, 0) + sum(tensor.nbytes for tensor in _tensors(kept))
-        if used <= _MOST_BYTES:
+        if used <= self.most_bytes:
             self._outputs[level][self._key], self._bytes[level] = kept, used
 
 
@@ -181,6 +185,7 @@ class Replay(nn.Module):
 
 def put_replays(copies: dict[str, nn.Module], model: BlockModel, level: int, memory: BlockMemory) -> None:
     """Have a copy of a model read what its blocks in front of the block number `level` gave from the memory."""
+    copies[""].register_forward_pre_hook(memory.begin, with_kwargs=True)
     for index, block in enumerate(model.blocks[:level]):
         put_module(copies, f"{model.path}.{index}", Replay(block, memory, index, level))
 
@@ -196,7 +201,6 @@ def can_reuse(model: BlockModel) -> bool:
             copies = {"": shallow_copy(shell)}
             put_replays(copies, model, level, memory)
             for _ in range(2):  # the second time nothing before the level runs
-                memory.begin(shell, (), {"input_ids": ids})
                 if not torch.equal(logits_of(copies[""], ids), expected):
                     return False
     except Exception:  # anything: the model may not know these blocks

@@ -8,6 +8,7 @@ interruption it stays, so that the same command goes on.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import time
@@ -19,17 +20,8 @@ from typing import TYPE_CHECKING, Annotated
 import filelock
 import typer
 
-from pytest_lmgate.cli.console import (
-    AsJson,
-    BaselineOption,
-    CacheOption,
-    ConfigOption,
-    DeviceOption,
-    OfflineOption,
-    note,
-    root,
-    show,
-)
+from pytest_lmgate.cli import console
+from pytest_lmgate.cli.console import AsJson, BaselineOption, CacheOption, ConfigOption, DeviceOption, OfflineOption
 from pytest_lmgate.cli.measure import Measuring, find_gate, gates_by_label, measuring
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.report.formats import write_file
@@ -61,6 +53,7 @@ def drill(
     """
     if "PYTEST_VERSION" in os.environ:
         raise ConfigError("lmgate drill breaks models, so it does not run inside a session of pytest")
+    console.require_writable({} if html is None else {"--html": html})
     begun = time.monotonic()
     from pytest_lmgate.tools.drill.faults import chosen_faults
 
@@ -68,13 +61,10 @@ def drill(
     with measuring(config=config, cache=cache, device=device, offline=offline) as session:
         gates = _gates(session, gate)
         with _folder(session.evaluator.options.cache) as folder:
-            report = _run(session, gates, chosen, folder, root().baseline(baseline), begun + seconds)
-    show(report.data(), "\n".join(report.lines()), as_json=as_json)
+            report = _run(session, gates, chosen, folder, console.root().baseline(baseline), begun + seconds)
+    console.show(report.data(), "\n".join(report.lines()), as_json=as_json)
     if html is not None:
-        try:
-            write_file(html, report.html().encode())
-        except OSError as error:
-            raise ConfigError(f"--html: {html} cannot be written: {error.strerror}") from error
+        write_file(html, report.html().encode())
 
 
 def _gates(session: Measuring, names: list[str] | None) -> dict[str, YamlGate]:
@@ -107,7 +97,7 @@ def _folder(cache: Path) -> Iterator[Path]:
         yield folder
     except KeyboardInterrupt:
         is_over = False
-        note(f"stopped; what was measured is kept in {folder}, and the same command goes on from there")
+        console.note(f"stopped; what was measured is kept in {folder}, and the same command goes on from there")
         raise
     finally:
         lock.release()
@@ -127,7 +117,7 @@ def _run(
     from pytest_lmgate.tools.drill.plan import Drill, guards_of, suggested
 
     spec, options = session.project.spec, replace(session.evaluator.options, cache=folder, remote_cache=None)
-    options = replace(options, strict=root().is_on("strict"))
+    options = replace(options, strict=console.root().is_on("strict"))
     log = replace(session.evaluator.log, remark=lambda _: None)  # of a broken model these would mislead
     with contextlib.closing(FaultyEvaluator(session.project, options, log)) as evaluator:
         baselines = Baselines(baseline, label=spec.label, alike=spec.devices)
@@ -137,6 +127,7 @@ def _run(
         seconds = {entry.address: float(entry.facts.get("seconds", 0)) for entry in find_entries(folder)}
         made = Drill(evaluator, judge, guards, faults, seconds, deadline)
         made.prepare()
-        note(made.plan())
+        console.note(made.plan())
+        gc.freeze()  # else all that is loaded is searched again when a broken model goes
         report = Report(guards, made.run(), seconds, made.left_out)
         return replace(report, suggestions=suggested(made, report.missed)) if report.missed else report

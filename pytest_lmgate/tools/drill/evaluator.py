@@ -7,6 +7,7 @@ the same hidden states at every strength, so they run once for each batch.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +22,7 @@ from pytest_lmgate.judge.verdict import Samples, compared_verdict
 from pytest_lmgate.measure.binding import BoundGate, ModelRef
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
-from pytest_lmgate.measure.likelihoods import CausalLikelihoods
+from pytest_lmgate.measure.likelihoods import CausalLikelihoods, ChoiceLikelihoods, TargetLikelihoods
 from pytest_lmgate.measure.lookup import Measurements
 from pytest_lmgate.measure.rows import DatasetRows
 from pytest_lmgate.measure.sources import Resolver
@@ -31,6 +32,8 @@ from pytest_lmgate.stats.comparison import Comparison
 from pytest_lmgate.tools.drill.in_transformers import InTransformers
 from pytest_lmgate.tools.drill.planting import Broken, Fault, NotPlanted
 from pytest_lmgate.version import __version__
+
+_READING = CausalLikelihoods, Divergences, ChoiceLikelihoods, TargetLikelihoods  # measurements that write no text
 
 
 def breakable(model: Model, runner: Runner) -> Broken:
@@ -66,13 +69,13 @@ class _Resolver(Resolver):
     planted: Planted | None = None
     measurements: Measurements
     reusable: dict[str, bool]  # whether hidden states of a model can be reused, by its name
-    memory: tuple[str, Fault, BlockMemory] | None = None  # of a model, for the fault that is tried
+    memory: tuple[Any, BlockMemory] = (None, BlockMemory())  # of a model, for the fault that is tried
     reference: tuple[Runner, Runner] | None = None  # with its copy that remembers what its blocks gave
 
     def model(self, given: Any) -> Model:
         ref = given if isinstance(given, ModelRef) else self.names.model(given)
         model, planted = super().model(ref), self.planted
-        if planted is None:
+        if planted is None or planted.fault.plant is None:  # of data: what is measured without answers stays
             return model
         if ref != planted.ref:
             if not planted.reuses or "backend" in model.runtime:  # of another engine
@@ -100,38 +103,46 @@ class _Resolver(Resolver):
 
     def _opened(self, model: Model, planted: Planted) -> Runner:
         if planted.runner is None:
-            runner = self.measurements.runner(model)
+            runner, tried = self._loaded(model), (model.name, planted.fault)
             broken = planted.fault.planted(breakable(model, runner), planted.strength)
-            if isinstance(broken, InTransformers):
-                self._replay(broken, model, planted, runner)
+            if planted.reuses:
+                if self.memory[0] != tried:
+                    self.memory = tried, BlockMemory()
+                self._remember(broken, model, runner, self.memory[1], broken.first)
+                self._remember(broken, model, runner, BlockMemory())  # for other gates
             planted.runner = broken.open()
+            planted.runner.proofs = runner.proofs  # rows have their numbers in any batch, whatever the weights are
         return planted.runner
-
-    def _replay(self, broken: InTransformers, model: Model, planted: Planted, runner: Runner) -> None:
-        if not planted.reuses or not self._can_reuse(broken, model, runner):
-            return
-        if self.memory is None or self.memory[:2] != (model.name, planted.fault):
-            self.memory = model.name, planted.fault, BlockMemory()
-        broken.replay(self.memory[2], broken.first)
-        broken.replay(BlockMemory(), broken.size)  # for other gates
-
-    def _can_reuse(self, copy: InTransformers, model: Model, runner: Runner) -> bool:
-        if model.name not in self.reusable:
-            with runner.measuring():
-                self.reusable[model.name] = can_reuse(copy.healthy)
-        return self.reusable[model.name]
 
     def _remembering(self, model: Model) -> Runner:
         """Return a model without a fault whose blocks run once for each batch, if they can be remembered."""
-        runner = self.measurements.runner(model)
+        runner = self._loaded(model)
         if self.reference is None or self.reference[0] is not runner:
             self.reference = runner, runner
             with contextlib.suppress(LmgateError):  # of a model that cannot be copied
                 copy = breakable(model, runner)
-                if isinstance(copy, InTransformers) and self._can_reuse(copy, model, runner):
-                    copy.replay(BlockMemory(), copy.size)
-                    self.reference = runner, copy.open()
+                self._remember(copy, model, runner, BlockMemory())
+                self.reference = runner, copy.open()
         return self.reference[1]
+
+    def _loaded(self, model: Model) -> Runner:
+        """Return a model without a fault, which reads each text once for all copies that have its tokenizer."""
+        runner = self.measurements.runner(model)
+        if not hasattr(encode := runner.tokenizer.encode, "cache_info"):
+            runner.tokenizer = replace(runner.tokenizer, encode=functools.cache(encode))
+        return runner
+
+    def _remember(
+        self, copy: Broken, model: Model, runner: Runner, memory: BlockMemory, level: int | None = None
+    ) -> None:
+        """Have the blocks in front of a level, or all, run once for each batch, if their states tell all."""
+        if not isinstance(copy, InTransformers):
+            return
+        if model.name not in self.reusable:
+            with runner.measuring():
+                self.reusable[model.name] = can_reuse(copy.healthy)
+        if self.reusable[model.name]:
+            copy.replay(memory, copy.size if level is None else level)
 
 
 class FaultyEvaluator(Evaluator):
@@ -140,10 +151,8 @@ class FaultyEvaluator(Evaluator):
     def __post_init__(self) -> None:
         super().__post_init__()
         digests, log = self.measurements.store.digests, self.log
-        self.resolver = self._faulty = _Resolver(
-            self.project, self.options, digests, self.users_backends, None, log.note
-        )
-        self._faulty.measurements, self._faulty.reusable = self.measurements, {}
+        self._faulty = _Resolver(self.project, self.options, digests, self.users_backends, None, log.note)
+        self.resolver, self._faulty.measurements, self._faulty.reusable = self._faulty, self.measurements, {}
         self._last: Planted | None = None
         self.forget(share=True)  # a server without a revision is asked once, not for each gate
 
@@ -165,6 +174,15 @@ class FaultyEvaluator(Evaluator):
             yield
         finally:
             self._faulty.planted = None
+
+    def can_see(self, gate: BoundGate, fault: Fault) -> bool:
+        """Return whether a gate can see a fault of its model at all: only a server reads and writes in the same way."""
+        bound = gate.bound
+        assert bound.data is not None
+        if fault.seen_by == "chats":
+            return bound.data.spec.is_chat
+        reads = bound.measurement is not None and issubclass(bound.measurement, _READING)
+        return fault.seen_by == "all" or not reads or self.resolver.model(bound.model).device == "server"
 
     @staticmethod
     def sharing_key(gate: BoundGate) -> tuple[str, bool]:

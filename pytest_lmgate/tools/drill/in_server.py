@@ -1,22 +1,14 @@
-"""A server whose texts a fault may break, through a proxy on the loopback that changes requests."""
+"""A server whose texts a fault may break, by requests that are changed on their way."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import urlsplit
 
 from pytest_lmgate.engines.base import Runner
 from pytest_lmgate.engines.server import ServerRunner
 from pytest_lmgate.tools.drill.planting import SEED, Broken, NotPlanted
-
-_SENT, _RETURNED = ("Authorization", "Content-Type"), ("Content-Type", "Retry-After", "Location")
 
 
 class InServer(Broken):
@@ -54,7 +46,7 @@ class InServer(Broken):
                 raise NotPlanted(f"its server takes no {', '.join(fields)}: {refusal}")
         super().decode(**fields)
 
-    def changed(self, path: str, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def _changed(self, path: str, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """Return a request as the broken server reads it."""
         body = {**body, **self.decoding}
         if self.decoding:
@@ -69,8 +61,7 @@ class InServer(Broken):
         if messages := body.get("messages"):
             body["messages"] = [{**messages[0], "content": self._less(messages[0]["content"])}, *messages[1:]]
             if self._template is not None:
-                body["prompt"] = self._template(body.pop("messages"))
-                path = path.replace("/chat/completions", "/completions")
+                path, body["prompt"] = "/completions", self._template(body.pop("messages"))
         return path, body
 
     def _less(self, text: str) -> str:
@@ -79,85 +70,27 @@ class InServer(Broken):
         less = self.tokenizer.text(ids[min(self.cut, len(ids) - 1) :]) if ids else text
         return text if less is None else less
 
-    def answered(self, answer: bytes) -> bytes:
-        """Return an answer as the gate expects it: to a chat that was sent as a text, with a message."""
-        if self._template is None:
-            return answer
-        content = json.loads(answer)
-        for choice in content.get("choices", ()):
-            choice["message"] = {"role": "assistant", "content": choice.pop("text", None)}
-        return json.dumps(content).encode()
+    def _asked(self, ask: Callable[..., dict[str, Any]], path: str, body: Any = None, **how: Any) -> dict[str, Any]:
+        if body is None:
+            return ask(path, **how)
+        answer = ask(*self._changed(path, body), **how)
+        if self._template is not None:  # to a chat that was sent as a text: the gate expects a message
+            for choice in answer.get("choices", ()):
+                choice["message"] = {"role": "assistant", "content": choice.pop("text", None)}
+        return answer
 
     def open(self) -> Runner:
-        runner, handler = self._runner, type("Handler", (_Handler,), {"broken": self, "server_of": self._runner})
-        proxy = _Proxy(("127.0.0.1", 0), handler)
-        threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True).start()
+        runner = self._runner
         if not runner.settings.chat:
             with runner.measuring():
                 runner.reads_ids()
-        made = runner.through(f"http://127.0.0.1:{proxy.server_port}{urlsplit(runner.settings.url).path}")
-        plain, close = made.measuring, made.close
+        made = runner.through(self._asked)
+        plain = made.measuring
 
         @contextlib.contextmanager
         def measuring() -> Iterator[None]:
             with runner.measuring(), plain():  # a server that the session started runs
                 yield
 
-        def closed() -> None:
-            close()
-            proxy.shutdown()
-            proxy.server_close()
-
-        made.measuring, made.close = measuring, closed  # type: ignore[method-assign]
-        made.tokenizer = self.tokenizer
+        made.measuring, made.tokenizer = measuring, self.tokenizer  # type: ignore[method-assign]
         return made
-
-
-class _Proxy(ThreadingHTTPServer):
-    def handle_error(self, *_: Any) -> None:
-        """Print nothing of a client that gave up."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    """Passes requests on, changed, and answers back."""
-
-    protocol_version = "HTTP/1.1"
-    broken: InServer
-    server_of: ServerRunner
-
-    def do_GET(self) -> None:
-        self._pass(self.path, None)
-
-    def do_POST(self) -> None:
-        path, body = self.broken.changed(self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self._pass(path, json.dumps(body).encode())
-
-    def _pass(self, path: str, body: bytes | None) -> None:
-        settings = self.server_of.settings
-        origin, no_proxies = urlsplit(settings.url), [urllib.request.ProxyHandler({})] if settings.is_local else []
-        headers = {name: self.headers[name] for name in _SENT if self.headers[name] is not None}
-        asked = urllib.request.Request(f"{origin.scheme}://{origin.netloc}{path}", body, headers)
-        try:
-            opener = urllib.request.build_opener(_Kept, *no_proxies)
-            with opener.open(asked, timeout=settings.timeout) as answer:
-                status, given, content = answer.status, answer.headers, answer.read()
-        except urllib.error.HTTPError as error:
-            status, given, content = error.code, error.headers, error.read()
-        except OSError as error:
-            status, given, content = 502, {}, str(error).encode()
-        content = self.broken.answered(content) if body is not None and status == 200 else content
-        self.send_response(status)
-        for name in _RETURNED:
-            if given.get(name) is not None:
-                self.send_header(name, given[name])
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: Any) -> None:
-        """Print nothing."""
-
-
-class _Kept(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Leave a redirection to the client, as without the proxy."""

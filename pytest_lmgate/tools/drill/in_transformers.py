@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import weakref
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -15,21 +14,16 @@ import transformers
 from torch import Tensor, nn
 
 from pytest_lmgate.engines.tokenizers import tokenizer_facts
-from pytest_lmgate.engines.transformers.blocks import (
-    BlockMemory,
-    BlockModel,
-    Replay,
-    copied,
-    kind_of,
-    linear_layers,
-    output_axis,
-)
+from pytest_lmgate.engines.transformers import blocks
+from pytest_lmgate.engines.transformers.blocks import BlockMemory, BlockModel, copied
 from pytest_lmgate.engines.transformers.forward import inputs_of
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.tools.drill.planting import Broken, Change, NotPlanted, Weight, rounded
 from pytest_lmgate.windows.tokens import TokenizerFacts
 
 _TRIED_TOKENS, _TRIED_BITS = 32, 4
+# Of a model's bytes: what its broken tensors may take, and what is remembered of hidden states; at least so many bytes.
+_SPARE, _LEAST_SPARE = 0.1, 2**26
 _sensitive: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # block of a model
 
 
@@ -37,30 +31,18 @@ class InTransformers(Broken):
     """A copy of a model, whose modules and configuration are its own."""
 
     def __init__(self, healthy: BlockModel, tokenizer: TokenizerFacts, context: int | None = None) -> None:
-        self.healthy, self.context, self.path = healthy, context, healthy.path
-        self.loaded = copied(healthy.loaded)
         super().__init__(tokenizer)
+        self.healthy, self.context, self.path, self.loaded = healthy, context, healthy.path, copied(healthy.loaded)
+        self.model: Any = self.loaded.model
+        self.blocks: list[Any] = BlockModel(self.loaded, self.path).blocks
+        self.size = len(self.blocks)
+        self._spare = max(_SPARE * sum(each.nbytes for each in self.model.parameters()), _LEAST_SPARE)
+        self._room = self._spare
 
-    @property
-    def model(self) -> Any:
-        return self.loaded.model
-
-    @property
-    def size(self) -> int:
-        return len(self.blocks)
-
-    @property
-    def blocks(self) -> Sequence[Any]:
-        return BlockModel(self.loaded, self.path).blocks
-
-    @property
-    def decoder(self) -> Any:
-        """The module that runs the blocks."""
-        return self.model.get_submodule(self.path.rpartition(".")[0])
-
-    def layers(self, block: int) -> list[tuple[str, Any]]:
+    @staticmethod
+    def layers(block: nn.Module) -> list[tuple[str, Any]]:
         """Return the linear layers of a block by name; NotPlanted if their weights are not plain floats."""
-        layers = linear_layers(self.blocks[block])
+        layers = blocks.linear_layers(block)
         if not layers:
             raise NotPlanted("its blocks have no linear layers")
         if any(type(each.weight) is not nn.Parameter or not each.weight.is_floating_point() for _, each in layers):
@@ -68,7 +50,10 @@ class InTransformers(Broken):
         return layers
 
     def matrices(self, block: int) -> list[Weight]:
-        return [self._weight(name, each.weight, turned=output_axis(each) == 1) for name, each in self.layers(block)]
+        return [
+            self._weight(name, each.weight, turned=blocks.output_axis(each) == 1)
+            for name, each in self.layers(self.blocks[block])
+        ]
 
     def vectors(self, block: int, what: Literal["bias", "norm"]) -> list[tuple[Weight, float]]:
         found = []
@@ -82,9 +67,32 @@ class InTransformers(Broken):
 
     def _weight(self, name: str, held: Tensor, *, turned: bool = False) -> Weight:
         def change(function: Change) -> None:
-            self.put(held, function(held.T).T.contiguous() if turned else function(held))
+            self._change(held, (lambda weight: function(weight.T).T.contiguous()) if turned else function)
 
-        return Weight(name, kind_of(name), lambda: held.T if turned else held, change)
+        return Weight(name, blocks.kind_of(name), lambda: held.T if turned else held, change)
+
+    def _change(self, held: Tensor, function: Change) -> None:
+        """Replace a tensor by a function of it, or where there is no room for more, only while its block runs."""
+        owners = [
+            (module, name)
+            for module in self.model.modules()
+            for name, each in module.named_parameters(recurse=False)
+            if each is held
+        ]
+        block = next((each for each in self.blocks if {module for module, _ in owners} <= {*each.modules()}), None)
+        self._room -= held.nbytes
+        if self._room >= 0 or block is None:
+            self.put(held, function(held))
+            return
+
+        def put(parameter: Any) -> None:
+            for module, name in owners:
+                setattr(module, name, parameter)
+
+        block.register_forward_pre_hook(
+            lambda *_: put(nn.Parameter(function(held).to(held.dtype), requires_grad=False))
+        )
+        block.register_forward_hook(lambda *_: put(held), always_call=True)
 
     @property
     def most_sensitive(self) -> int:
@@ -95,12 +103,11 @@ class InTransformers(Broken):
             ids = torch.arange(_TRIED_TOKENS, device=whole.device)[None] % size
 
             def moved(block: int) -> float:
-                matrices = {
-                    f"{self.path}.{block}.{name}.weight": rounded(layer.weight, _TRIED_BITS)
-                    for name, layer in self.layers(block)
-                }
-                broken = torch.func.functional_call(self.model, matrices, (), inputs_of(self.model, ids))
-                return float((plain.exp() * (plain - broken.logits.double().log_softmax(-1))).sum())
+                broken = InTransformers(self.healthy, self.tokenizer)
+                for matrix in broken.matrices(block):
+                    matrix.change(partial(rounded, bits=_TRIED_BITS))
+                theirs = broken.model(**inputs_of(broken.model, ids)).logits.double().log_softmax(-1)
+                return float((plain.exp() * (plain - theirs)).sum())
 
             plain = self.model(**inputs_of(self.model, ids)).logits.double().log_softmax(-1)
             _sensitive[whole.model] = max(range(self.size), key=moved)
@@ -108,10 +115,8 @@ class InTransformers(Broken):
 
     def replay(self, memory: BlockMemory, level: int) -> None:
         """Run the blocks in front of the block number `level` once for each batch."""
-        blocks = self.model.get_submodule(self.path)
-        for index, block in enumerate(list(blocks)[:level]):
-            blocks[index] = Replay(block, memory, index, level)
-        self.model.register_forward_pre_hook(memory.begin, with_kwargs=True)
+        memory.most_bytes = self._spare / 4  # two for the fault, one for each of both models
+        blocks.put_replays({"": self.model}, BlockModel(self.loaded, self.path), level, memory)
 
     def decode(self, **fields: Any) -> None:
         config = getattr(self.model, "generation_config", None)

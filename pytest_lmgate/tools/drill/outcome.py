@@ -2,17 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
 from pytest_lmgate.judge.result import Verdict
 from pytest_lmgate.report.page import rendered
 from pytest_lmgate.report.text import counted, table
-from pytest_lmgate.tools.drill.cover import redundant, smallest_cover
-from pytest_lmgate.tools.drill.plan import Finding, Guard
+from pytest_lmgate.tools.drill.plan import Finding, Guard, smallest_seen
 from pytest_lmgate.tools.drill.planting import Fault, Kind
-from pytest_lmgate.tools.drill.promise import smallest_seen
+
+MOST_EXACT = 12
+"""Gates up to which each set of them is looked at."""
+
+Cost = Callable[[Collection[str]], float]
+"""Returns what checks cost together, which may be less than their sum."""
+
+_SHADES = {"inconclusive": "open", "never": "missed", "no effect": "missed", "not tried": "blank"}
+
+
+def smallest_cover(found: Mapping[str, Collection[Hashable]], cost: Cost) -> tuple[list[str], bool]:
+    """Return the cheapest checks that find all that any of them finds, and whether that is exact.
+
+    Beyond `MOST_EXACT` checks it is the greedy cover: the next check is the one that costs the least for each new
+    finding (Chvatal 1979, "A greedy heuristic for the set-covering problem", Mathematics of Operations Research 4(3)).
+    """
+    wanted = {finding for findings in found.values() for finding in findings}
+    names = [name for name, findings in found.items() if findings]
+    if len(names) <= MOST_EXACT:
+        sets = [list(one) for size in range(len(names) + 1) for one in itertools.combinations(names, size)]
+        covers = [one for one in sets if wanted.issubset(itertools.chain(*(found[name] for name in one)))]
+        return min(covers, key=lambda one: (cost(one), len(one))), True
+    chosen: list[str] = []
+    while wanted:
+        base = cost(chosen)
+        worth = {
+            name: ((cost([*chosen, name]) - base) / len(more), -len(more))
+            for name in names
+            if (more := wanted.intersection(found[name]))
+        }
+        chosen.append(min(worth, key=worth.__getitem__))
+        wanted -= set(found[chosen[-1]])
+    return chosen, False
+
+
+def redundant(found: Mapping[str, Collection[Hashable]], cost: Cost) -> dict[str, str]:
+    """Return the checks that find nothing which a cheaper one does not, with its name; empty for one without findings.
+
+    Of two checks that find the same at the same cost, the first is kept.
+    """
+    rank = {name: (cost([name]), at) for at, name in enumerate(found)}
+    better = {
+        name: [other for other in found if rank[other] < rank[name] and set(findings) <= set(found[other])]
+        for name, findings in found.items()
+    }
+    return {name: better[name][0] if found[name] else "" for name in found if better[name] or not found[name]}
 
 
 def in_unit(healthy: Verdict, size: float | None) -> str:
@@ -21,9 +67,6 @@ def in_unit(healthy: Verdict, size: float | None) -> str:
         return "-"
     is_relative = healthy.comparison is not None and healthy.comparison.tolerance.relative
     return f"{100 * size:+.3g}%" if is_relative else f"{size:+.3g}"
-
-
-_SHADES = {"inconclusive": "open", "never": "missed", "no effect": "missed", "not tried": "blank"}
 
 
 @dataclass(frozen=True)
@@ -37,29 +80,25 @@ class Report:
     suggestions: Sequence[tuple[str, list[str]]] = ()  # lines of YAML, with the faults that these gates catch
 
     @property
-    def faults(self) -> list[Fault]:
-        """The faults that were planted in a model, by kind."""
-        tried = {finding.fault.name: finding.fault for finding in self.findings if finding.sight != "not tried"}
-        return sorted(tried.values(), key=lambda fault: get_args(Kind).index(fault.kind))
+    def table(self) -> dict[str, list[Finding]]:
+        """The findings of each fault that was planted in a model, in the order of the gates; the faults by kind."""
+        kinds, rows = get_args(Kind), dict[str, list[Finding]]()
+        for found in sorted(self.findings, key=lambda found: kinds.index(found.fault.kind)):
+            rows.setdefault(found.fault.name, []).append(found)
+        return {name: row for name, row in rows.items() if any(found.sight != "not tried" for found in row)}
 
     @property
     def not_tried(self) -> dict[str, str]:
         """The faults that no model has, with the reason."""
-        tried = {fault.name for fault in self.faults}
-        return {finding.fault.name: finding.reason for finding in self.findings if finding.fault.name not in tried}
+        tried = self.table
+        return {found.fault.name: found.reason for found in self.findings if found.fault.name not in tried}
 
     @property
-    def caught(self) -> dict[str, list[str]]:
-        """The faults that each gate catches."""
-        caught = [finding for finding in self.findings if finding.sight == "caught"]
-        return {guard.name: [one.fault.name for one in caught if one.guard is guard] for guard in self.guards}
-
-    @property
-    def seen(self) -> dict[str, set[tuple[str, int]]]:
+    def seen(self) -> dict[str, dict[tuple[str, int], None]]:
         """The faults that each gate catches at each strength: a gate that catches a weaker one adds something."""
         return {
             guard.name: {
-                (found.fault.name, strength)
+                (found.fault.name, strength): None
                 for found in self.findings
                 if found.guard is guard and found.sight == "caught"
                 for strength in range(found.strength, len(found.fault.levels) + 1)
@@ -67,24 +106,30 @@ class Report:
             for guard in self.guards
         }
 
+    @property
+    def smallest(self) -> tuple[list[str], bool]:
+        """The cheapest gates that catch what any catches, and whether that is exact."""
+        return smallest_cover(self.seen, self.cost)
+
+    @property
+    def redundant(self) -> dict[str, str]:
+        """The gates that add nothing, with one that catches the same or more; empty for a gate that catches nothing."""
+        return redundant(self.seen, self.cost)
+
     def cost(self, names: Collection[str]) -> float:
         """Return the seconds of the measurements of gates, each measurement once."""
         addresses = {address for guard in self.guards if guard.name in names for address in guard.addresses}
         return sum(self.seconds.get(address, 0.0) for address in addresses)
 
-    def finding(self, fault: Fault, guard: Guard) -> Finding:
-        return next(found for found in self.findings if found.fault.name == fault.name and found.guard is guard)
-
     @property
     def missed(self) -> list[Fault]:
         """The faults that no gate catches."""
-        caught = {name for names in self.caught.values() for name in names}
-        return [fault for fault in self.faults if fault.name not in caught]
+        return [row[0].fault for row in self.table.values() if all(found.sight != "caught" for found in row)]
 
     @property
     def answer(self) -> str:
         """The share of faults that the gates catch."""
-        count, missed = len(self.faults), ", ".join(fault.name for fault in self.missed)
+        count, missed = len(self.table), ", ".join(fault.name for fault in self.missed)
         line = f"{count - len(self.missed)} of {counted(count, 'fault')} caught"
         return f"{line}; no gate catches {missed}" if missed else line
 
@@ -98,42 +143,33 @@ class Report:
     @property
     def sentences(self) -> list[str]:
         """What follows for the gates."""
-        found, (chosen, is_exact) = [], smallest_cover(self.seen, self.cost)
+        found, (chosen, is_exact) = [], self.smallest
         if chosen and len(chosen) < len(self.guards):
             how = "" if is_exact else ", by a greedy search"
             found.append(f"These catch the same in {self.cost(chosen):.3g} s{how}: {', '.join(chosen)}.")
-        for name, other in redundant(self.seen, self.cost).items():
+        for name, other in self.redundant.items():
             why = f"{other} catches the same or more" if other else "it catches no fault"
             found.append(f"{name} adds nothing: {why}.")
         for guard in self.guards:
-            if (unseen := self.unseen(guard)) is not None:
-                name, passed = unseen[0].fault.name, in_unit(guard.healthy, unseen[1])
-                promise = in_unit(guard.healthy, smallest_seen(guard.healthy))
+            least, (size, fault) = smallest_seen(guard.healthy), self.passed(guard)
+            if least is not None and size > least:
+                promise, passed = in_unit(guard.healthy, least), in_unit(guard.healthy, size)
                 found.append(
-                    f"{guard.name} sees less than it promised: from {promise} on, but {name} passed with {passed}."
+                    f"{guard.name} sees less than it promised: from {promise} on, but {fault} passed with {passed}."
                 )
         if self.left_out:
             found.append(f"No time for {', '.join(fault.name for fault in self.left_out)}.")
-        found += [f"Not tried: {name}, because {reason}." for name, reason in self.not_tried.items()]
-        return found
+        return found + [f"Not tried: {name}, because {reason}." for name, reason in self.not_tried.items()]
 
-    @staticmethod
-    def promised(finding: Finding) -> float | None:
-        """Return the smallest damage that a verdict says to find: that of the unbroken model, if it knows its noise."""
-        healthy, verdict = smallest_seen(finding.guard.healthy), finding.trials.get(finding.strength)
-        return healthy if healthy is not None or verdict is None else smallest_seen(verdict)
-
-    def unseen(self, guard: Guard) -> tuple[Finding, float] | None:
-        """Return the largest damage that a gate let pass although its verdict promised to see it."""
-        least = smallest_seen(guard.healthy)
-        passed = [
-            (found, size)
+    def passed(self, guard: Guard) -> tuple[float, str]:
+        """Return the largest damage that a gate let pass, and the name of the fault; none is smaller than any."""
+        sizes = [
+            (size, found.fault.name)
             for found in self.findings
             for strength, verdict in found.trials.items()
             if found.guard is guard and not verdict.failed and (size := found.damage_of(strength)) is not None
         ]
-        worst = max(passed, key=lambda pair: pair[1], default=None)
-        return worst if worst is not None and least is not None and worst[1] > least else None
+        return max(sizes, key=lambda pair: pair[0], default=(-math.inf, ""))
 
     @property
     def header(self) -> tuple[str, ...]:
@@ -152,15 +188,14 @@ class Report:
         """For each fault that a gate catches: the damage at the weakest strength, and what the verdict promised."""
         return [
             (
-                fault.name,
+                found.fault.name,
                 str(at),
-                fault.shown(found.strength),
-                in_unit(guard.healthy, found.damage_of(found.strength)),
-                in_unit(guard.healthy, self.promised(found)),
+                found.fault.shown(found.strength),
+                *(in_unit(found.guard.healthy, size) for size in (found.damage_of(found.strength), found.promised)),
             )
-            for fault in self.faults
-            for at, guard in enumerate(self.guards, 1)
-            if (found := self.finding(fault, guard)).sight == "caught"
+            for row in self.table.values()
+            for at, found in enumerate(row, 1)
+            if found.sight == "caught"
         ]
 
     def lines(self) -> list[str]:
@@ -175,15 +210,15 @@ class Report:
 
     def picture(self) -> list[tuple[Fault, list[tuple[str, str]]]]:
         """Return for each fault the shade and the words of its cells, a gate each."""
-        return [(fault, [self._cell(self.finding(fault, guard)) for guard in self.guards]) for fault in self.faults]
+        return [(row[0].fault, [self._cell(found) for found in row]) for row in self.table.values()]
 
     @staticmethod
-    def _cell(finding: Finding) -> tuple[str, str]:
-        if finding.sight != "caught":
-            return _SHADES[finding.sight], finding.sight
-        is_error = finding.trials[finding.strength].verdict == "error"
-        words = finding.fault.shown(finding.strength) + (" (error)" if is_error else "")
-        return "early" if 2 * finding.strength <= len(finding.fault.levels) + 1 else "late", words
+    def _cell(found: Finding) -> tuple[str, str]:
+        if found.sight != "caught":
+            return _SHADES[found.sight], found.sight
+        is_error = found.trials[found.strength].verdict == "error"
+        words = found.fault.shown(found.strength) + (" (error)" if is_error else "")
+        return "early" if 2 * found.strength <= len(found.fault.levels) + 1 else "late", words
 
     def html(self) -> str:
         """Return the page."""
@@ -191,31 +226,20 @@ class Report:
 
     def data(self) -> dict[str, Any]:
         """Return the records."""
-        chosen, is_exact = smallest_cover(self.seen, self.cost)
+        chosen, is_exact = self.smallest
         return {
             "gates": {
                 guard.name: {
                     "value": guard.healthy.value,
                     "seconds": self.cost([guard.name]),
                     "promised": smallest_seen(guard.healthy),
-                    "caught": self.caught[guard.name],
+                    "caught": list(dict.fromkeys(name for name, _ in self.seen[guard.name])),
                 }
                 for guard in self.guards
             },
-            "findings": [self._record(finding) for finding in self.findings],
+            "findings": [found.data() for found in self.findings],
             "smallest": {"gates": chosen, "seconds": self.cost(chosen), "exact": is_exact},
-            "adds_nothing": redundant(self.seen, self.cost),
+            "adds_nothing": self.redundant,
             "suggestions": dict(self.suggestions),
             "left_out": [fault.name for fault in self.left_out],
         }
-
-    @staticmethod
-    def _record(found: Finding) -> dict[str, Any]:
-        levels = (None, *found.fault.levels)
-        trials = [
-            {"level": levels[strength], "damage": found.damage_of(strength), "failed": verdict.failed}
-            | {name: getattr(verdict, name) for name in ("verdict", "value", "message")}
-            for strength, verdict in found.trials.items()
-        ]
-        names = {"fault": found.fault.name, "gate": found.guard.name, "sight": found.sight, "reason": found.reason}
-        return {**names, "level": levels[found.strength], "promised": Report.promised(found), "trials": trials}

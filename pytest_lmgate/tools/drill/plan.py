@@ -1,7 +1,8 @@
 """The plan of a drill, and its run: which faults fit into the time, and from which strength on each gate is red.
 
 For each fault and gate the strongest fault is judged first, and then by bisection the weakest that turns the gate red:
-four judged models for a fault with up to eight levels. Gates that share a measurement share those of broken models.
+four judged models for a fault with up to eight levels. Gates that share a measurement share those of broken models, and
+nothing is measured for a gate that cannot see a fault, as one that writes no text cannot see how texts are written.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -19,9 +20,11 @@ from pytest_lmgate.errors import ConfigError, LmgateError, ModelError
 from pytest_lmgate.judge.judge import Judge
 from pytest_lmgate.judge.result import Verdict
 from pytest_lmgate.measure.binding import BoundGate
-from pytest_lmgate.measure.loop import about
+from pytest_lmgate.measure.loop import Progress, about
 from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.decoding import parse_marker
+from pytest_lmgate.stats.comparison import POWER
+from pytest_lmgate.stats.means import score_quantile
 from pytest_lmgate.tools.drill.evaluator import FaultyEvaluator, breakable
 from pytest_lmgate.tools.drill.planting import Fault, NotPlanted
 
@@ -43,16 +46,80 @@ class Guard:
         return self.bound.bound.what.model_name
 
 
-@dataclass(frozen=True)
+def smallest_seen(verdict: Verdict, power: float = POWER) -> float | None:
+    """Return the smallest damage at which a gate says to fail in this share of samples, if its value has an interval.
+
+    For a comparison, it is the tolerance and the change that the power takes; for a limit, the distance from the value
+    to the limit. None if the noise is not known.
+
+    Damage brings noise of its own, which the verdict of a model without damage does not have. Perplexity tells how
+    much at least: a log-likelihood ratio r of a slightly damaged model has ``E[exp(r)] = 1``, so a loss of d nats a
+    token comes with a variance of ``2 d``. The loss that is seen solves ``d = tolerance + z sqrt(2 d / n)``.
+    A share of right rows is noisier the nearer it is to a half: a score bound is at the limit L for a share
+    ``p = L - z sqrt(L (1 - L) / n)``, with the n of the bound of the value.
+    """
+    if (comparison := verdict.comparison) is not None:
+        if comparison.detectable is None:
+            return None
+        level, df = score_quantile(comparison.confidence, comparison.df), comparison.df
+        share = (level + score_quantile(power, df)) / (level + score_quantile(POWER, df))
+        least = comparison.tolerance.size + share * comparison.detectable
+        if verdict.metric != "ppl" or not comparison.tolerance.relative:
+            return least
+        root = (level + score_quantile(power, df)) / math.sqrt(2 * comparison.n)
+        damage = (root + math.sqrt(root**2 + math.log1p(comparison.tolerance.size))) ** 2
+        return max(least, math.expm1(damage))
+    if verdict.limit is None or verdict.value is None:
+        return None
+    room, bounded = abs(verdict.limit - verdict.value), verdict.bounded
+    if bounded is None:
+        return room
+    is_lower = verdict.direction == "lower"
+    better, worse = (bounded.lower, bounded.upper) if is_lower else (bounded.upper, bounded.lower)
+    if better is None or worse is None:
+        return None
+    level, beyond = score_quantile(bounded.confidence, None), score_quantile(power, None)
+    if bounded.bounds == "wilson" and 0 < verdict.limit < 1 and 0 < worse < 1:
+        n = (level / (verdict.value - worse)) ** 2 * worse * (1 - worse)
+        sign = 1 if is_lower else -1
+        share = verdict.limit + sign * level * math.sqrt(verdict.limit * (1 - verdict.limit) / n)
+        share = min(max(share, 0.0), 1.0)
+        return abs(share - verdict.value) + beyond * math.sqrt(share * (1 - share) / n)
+    return room + (1 + beyond / level) * abs(verdict.value - better)
+
+
+@dataclass
 class Finding:
-    """What a gate saw of a fault."""
+    """What a gate saw of a fault: the verdicts on its model with the fault, by strength."""
 
     guard: Guard
     fault: Fault
-    sight: Sight
-    strength: int = 0  # the weakest that is caught
-    trials: Mapping[int, Verdict] = field(default_factory=dict)  # verdicts of its model with the fault, by strength
+    trials: dict[int, Verdict] = field(default_factory=dict)
     reason: str = ""  # why it was not tried
+    is_hidden: bool = False  # where it has no effect that a gate of this kind could see
+
+    @property
+    def strength(self) -> int:
+        """The weakest strength that is caught; 0 as long as none is."""
+        return min((strength for strength, verdict in self.trials.items() if verdict.failed), default=0)
+
+    @property
+    def next(self) -> int:
+        """The strength to judge next; 0 if there is none."""
+        if self.reason or self.is_hidden:
+            return 0
+        return next_strength(len(self.fault.levels), {at: verdict.failed for at, verdict in self.trials.items()})
+
+    @property
+    def sight(self) -> Sight:
+        if self.reason:
+            return "not tried"
+        if self.strength:
+            return "caught"
+        strongest = self.trials.get(len(self.fault.levels))
+        if strongest is not None and strongest.verdict == "inconclusive":
+            return "inconclusive"
+        return "no effect" if strongest is None or strongest.value == self.guard.healthy.value else "never"
 
     def damage_of(self, strength: int) -> float | None:
         """Return how much worse the model with the fault is in the gate's unit; larger is worse, None is no value."""
@@ -63,30 +130,39 @@ class Finding:
             return None
         return (verdict.value - healthy.value) * (1 if healthy.direction == "lower" else -1)
 
+    @property
+    def promised(self) -> float | None:
+        """The smallest damage that a verdict says to find: that of the unbroken model, if it knows its noise."""
+        healthy, verdict = smallest_seen(self.guard.healthy), self.trials.get(self.strength)
+        return healthy if healthy is not None or verdict is None else smallest_seen(verdict)
+
+    def data(self) -> dict[str, Any]:
+        """Return its record."""
+        levels = (None, *self.fault.levels)
+        trials = [
+            {"level": levels[strength], "damage": self.damage_of(strength), "failed": verdict.failed}
+            | {name: getattr(verdict, name) for name in ("verdict", "value", "message")}
+            for strength, verdict in self.trials.items()
+        ]
+        names = {"fault": self.fault.name, "gate": self.guard.name, "sight": self.sight, "reason": self.reason}
+        return {**names, "level": levels[self.strength], "promised": self.promised, "trials": trials}
+
 
 def steps(levels: int) -> int:
     """Return how many models bisection judges at most to find the weakest of so many levels that is caught."""
     return 1 + math.ceil(math.log2(levels))
 
 
-@dataclass
-class Search:
-    """Bisection for the weakest strength that is caught, if all stronger ones are too; the strongest comes first."""
+def next_strength(levels: int, is_caught: Mapping[int, bool]) -> int:
+    """Return the strength to judge next to find the weakest that is caught, if all stronger ones are; 0 for none.
 
-    levels: int
-    low: int = 0  # the strongest that is known not to be caught
-    high: int = 0  # the weakest that is known to be caught; 0 as long as none is
-
-    @property
-    def strength(self) -> int:
-        """The strength to judge next; 0 if there is none."""
-        if not self.high:
-            return self.levels if self.low < self.levels else 0
-        return (self.low + self.high) // 2 if self.high - self.low > 1 else 0
-
-    def tell(self, *, is_caught: bool) -> None:
-        """Take the judgement of that strength."""
-        self.low, self.high = (self.low, self.strength) if is_caught else (self.strength, self.high)
+    The strongest comes first, then bisection.
+    """
+    if not is_caught:
+        return levels
+    high = min((strength for strength, caught in is_caught.items() if caught), default=0)
+    low = max((strength for strength, caught in is_caught.items() if not caught), default=0)
+    return (low + high) // 2 if high - low > 1 else 0
 
 
 @dataclass
@@ -96,7 +172,7 @@ class Drill:
     evaluator: FaultyEvaluator
     judge: Judge
     guards: Sequence[Guard]
-    faults: Sequence[Fault]
+    faults: list[Fault]
     seconds: Mapping[str, float]  # of the measurement at an address, without a fault
     deadline: float = math.inf  # by the monotonic clock
     reasons: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -107,41 +183,40 @@ class Drill:
         models = {guard.model: guard for guard in self.guards}.values()
         for guard, fault in itertools.product(models, self.faults):
             self.reasons[guard.model, fault.name] = self._why_not(guard, fault)
-        chosen: list[Fault] = []
-        room = self.deadline - time.monotonic()
-        kinds = [fault.kind for fault in self.faults]
+        room, kinds, faults = self.deadline - time.monotonic(), [fault.kind for fault in self.faults], self.faults
+        self.faults = []
         # One fault of each kind, then the next of each, so that a time limit leaves all kinds in.
         for at in sorted(range(len(kinds)), key=lambda at: kinds[:at].count(kinds[at])):
-            fault = self.faults[at]
-            fits = self.cost(fault) <= room or not self.cost(fault)
-            room -= self.cost(fault) if fits else 0
-            (chosen if fits else self.left_out).append(fault)
-        self.faults = chosen
-        tried = [fault for fault in chosen if self.guards_of(fault)]
-        if not tried and self.left_out:
+            fits = (cost := self.cost(faults[at])) <= room or not cost
+            room -= cost if fits else 0
+            (self.faults if fits else self.left_out).append(faults[at])
+        if not self.tried_faults and self.left_out:
             least = min(map(self.cost, self.left_out))
             raise ConfigError(f"--seconds: no time for a single fault: the quickest takes about {about(least)}")
-        if not tried:
-            names: dict[str, dict[str, None]] = {}
-            for (_, name), reason in self.reasons.items():
-                names.setdefault(reason, {})[name] = None
-            words = "; ".join(f"{', '.join(each)}: {reason}" for reason, each in names.items())
+        if not self.tried_faults:
+            reasons = {fault: reason for (_, fault), reason in self.reasons.items()}
+            names = {why: ", ".join(name for name in reasons if reasons[name] == why) for why in reasons.values()}
+            words = "; ".join(f"{named}: {why}" for why, named in names.items())
             raise ModelError(f"no fault can be planted in the models of these gates: {words}")
 
-    def guards_of(self, fault: Fault) -> list[Guard]:
-        """Return the gates in whose model a fault can be planted."""
-        return [guard for guard in self.guards if not self.reasons[guard.model, fault.name]]
+    @property
+    def tried_faults(self) -> list[Fault]:
+        """The faults for which there is time that can be planted in the model of any gate."""
+        planted = {name for (_, name), reason in self.reasons.items() if not reason}
+        return [fault for fault in self.faults if fault.name in planted]
 
     def cost(self, fault: Fault) -> float:
         """Return about the seconds that a fault takes at most."""
         return steps(len(fault.levels)) * sum(self.seconds.get(address, 0.0) for address in self._addresses(fault))
 
     def _addresses(self, fault: Fault) -> set[str]:
-        return {guard.healthy.fingerprint for guard in self.guards_of(fault)}
+        """Return the measurements that a fault needs for each strength."""
+        found = [self._begun(guard, fault) for guard in self.guards]
+        return {each.guard.healthy.fingerprint for each in found if each.next}
 
     def plan(self) -> str:
         """Return the plan in words."""
-        tried = [fault for fault in self.faults if self.guards_of(fault)]
+        tried = self.tried_faults
         count = sum(steps(len(fault.levels)) * len(self._addresses(fault)) for fault in tried)
         line = f"{counted(len(self.guards), 'gate')}, {counted(len(tried), 'fault')}: at most "
         line += f"{counted(count, 'measurement')}, about {about(sum(map(self.cost, tried)))}"
@@ -151,67 +226,59 @@ class Drill:
 
     def run(self) -> list[Finding]:
         """Judge broken models, while there is time."""
+
+        def progress(now: Progress) -> None:
+            log.progress(replace(now, search=line))
+
         findings: list[Finding] = []
         begun, done, left = time.monotonic(), 0.0, sum(map(self.cost, self.faults))
-        log = self.evaluator.measurements.log
-        for fault in list(self.faults):
+        log, line = self.evaluator.measurements.log, ""
+        self.evaluator.measurements.log = replace(log, progress=progress)
+        for fault in self.faults:
             now = time.monotonic()
             pace = (now - begun) / done if done else 1.0  # what was estimated leaves out loading and trials
-            if now + pace * self.cost(fault) > self.deadline and self.cost(fault) and findings:
+            cost = self.cost(fault)
+            if now + pace * cost > self.deadline and cost and findings:
                 self.left_out.append(fault)
                 continue
             line = f"{fault.name}: {fault.sentence}, at most {about(pace * left)} left"
-            self.evaluator.measurements.log = replace(
-                log,
-                progress=lambda now, line=line: log.progress(replace(now, search=line)),  # type: ignore[misc]
-            )
-            findings += self.tried(self.guards, fault)
-            done, left = done + self.cost(fault), left - self.cost(fault)
+            findings += self.tried(fault)
+            done, left = done + cost, left - cost
+        line = "trying gates that would catch more"
         return findings
 
-    def tried(self, guards: Sequence[Guard], fault: Fault) -> list[Finding]:
-        """Find the weakest fault that each of these gates catches; gates that wait for the same strength share it."""
-        searches = [Search(len(fault.levels)) for _ in guards]
-        trials: list[dict[int, Verdict]] = [{} for _ in guards]
-        reasons = [self.reasons[guard.model, fault.name] for guard in guards]
-        while waiting := [at for at, search in enumerate(searches) if search.strength and not reasons[at]]:
-            strength = max(searches[at].strength for at in waiting)
-            now = [at for at in waiting if searches[at].strength == strength]
-            for at in sorted(now, key=lambda at: self.evaluator.sharing_key(guards[at].bound)):
-                try:
-                    trials[at][strength] = self._judged(guards[at], fault, strength)
-                except NotPlanted as error:  # in the gate's data
-                    reasons[at] = str(error)
-                else:
-                    searches[at].tell(is_caught=trials[at][strength].failed)
-        places = range(len(guards))
-        return [self._finding(guards[at], fault, searches[at].high, trials[at], reasons[at]) for at in places]
+    def tried(self, fault: Fault) -> list[Finding]:
+        """Find the weakest fault that each gate catches; gates that wait for the same strength share it."""
+        found = [self._begun(guard, fault) for guard in self.guards]
+        while waiting := [each for each in found if each.next]:
+            strength = max(each.next for each in waiting)
+            now = [each for each in waiting if each.next == strength]
+            for each in sorted(now, key=lambda each: self.evaluator.sharing_key(each.guard.bound)):
+                self._judge(each, strength)
+        return found
 
-    def _judged(self, guard: Guard, fault: Fault, strength: int) -> Verdict:
-        with self.evaluator.planted(guard.bound, fault, strength):
-            return self.judge.judge(guard.bound, guard.healthy.id, guard.healthy.test)[0]
-
-    @staticmethod
-    def _finding(guard: Guard, fault: Fault, strength: int, trials: Mapping[int, Verdict], reason: str) -> Finding:
-        if reason:
-            return Finding(guard, fault, "not tried", reason=reason)
-        strongest = trials[len(fault.levels)]
-        sight: Sight = "never"
-        if strength:
-            sight = "caught"
-        elif strongest.verdict == "inconclusive":
-            sight = "inconclusive"
-        elif strongest.value == guard.healthy.value:
-            sight = "no effect"
-        return Finding(guard, fault, sight, strength, trials)
+    @property
+    def has_time(self) -> bool:
+        return time.monotonic() <= self.deadline
 
     def catches(self, guard: Guard, fault: Fault) -> bool:
         """Return whether a gate catches the strongest fault."""
-        if self.reasons.get((guard.model, fault.name), "another model"):
-            return False
-        with contextlib.suppress(NotPlanted):
-            return self._judged(guard, fault, len(fault.levels)).failed
-        return False
+        found = self._begun(guard, fault)
+        if found.next:
+            self._judge(found, found.next)
+        return found.sight == "caught"
+
+    def _begun(self, guard: Guard, fault: Fault) -> Finding:
+        reason = self.reasons.get((guard.model, fault.name), "it is in another model")
+        return Finding(guard, fault, reason=reason, is_hidden=not self.evaluator.can_see(guard.bound, fault))
+
+    def _judge(self, found: Finding, strength: int) -> None:
+        guard = found.guard
+        try:
+            with self.evaluator.planted(guard.bound, found.fault, strength):
+                found.trials[strength] = self.judge.judge(guard.bound, guard.healthy.id, guard.healthy.test)[0]
+        except NotPlanted as error:  # in the gate's data
+            found.reason = str(error)
 
     def _why_not(self, guard: Guard, fault: Fault) -> str:
         """Return why a fault cannot be planted in a gate's model; empty if it can."""
@@ -268,14 +335,14 @@ def suggested(drill: Drill, missed: Sequence[Fault]) -> list[tuple[str, list[str
     """
     found: dict[str, list[str]] = {}
     known = {guard.name for guard in drill.guards}
-    for marker, arguments in dict(_candidates(drill.guards)).values():
+    for marker, arguments in _candidates(drill.guards):
         with contextlib.suppress(LmgateError):
             value = _guard(drill, marker, {**arguments, "limit": _ANY}).healthy.value or 0.0
             limit = float(f"{1.02 * value:.4g}" if marker == "ppl_max" else f"{max(1.5 * value, _LEAST):.2g}")
             guard = _guard(drill, marker, given := {**arguments, "limit": limit})
-            if guard.name in known or time.monotonic() > drill.deadline:
+            if guard.name in known:
                 continue
-            if caught := [fault.name for fault in missed if drill.catches(guard, fault)]:
+            if caught := [fault.name for fault in missed if drill.has_time and drill.catches(guard, fault)]:
                 found[f"- {marker}: {flow(given)}"] = caught
     return sorted(found.items(), key=lambda pair: -len(pair[1]))[:_MOST]
 
@@ -286,13 +353,15 @@ def _guard(drill: Drill, marker: str, arguments: dict[str, Any]) -> Guard:
     return guard
 
 
-def _candidates(guards: Sequence[Guard]) -> Iterator[tuple[str, tuple[str, dict[str, Any]]]]:
-    """Yield a marker with its arguments, by both as text."""
+def _candidates(guards: Sequence[Guard]) -> list[tuple[str, dict[str, Any]]]:
+    """Return markers with their arguments, each once."""
+    found, document = [], {"protocol": "document"}
     for guard in guards:
         gate, what = guard.bound.gate, guard.bound.gate.evaluation
         other = what.reference or getattr(gate, "against", None)
         alone = {"model": what.model, "dataset": what.dataset}
-        document, pair = {"protocol": "document"}, {**alone, "reference": other}
         tried = [("self_kl_max", alone), ("ppl_max", {**alone, **document})]
-        tried += [("kl_max", pair), ("kl_max", {**pair, **document})] if isinstance(other, str) else []
-        yield from ((repr(candidate), candidate) for candidate in tried)
+        if isinstance(other, str):
+            tried += [("kl_max", {**alone, "reference": other, **more}) for more in ({}, document)]
+        found += [candidate for candidate in tried if candidate not in found]
+    return found

@@ -47,6 +47,11 @@ class Weight:
 class Broken(abc.ABC):
     """A model that a fault may break.
 
+    Some engines show more of a model; asked for what another one lacks, it raises NotPlanted. GGUF files and models of
+    transformers have `size`, the number of blocks; `matrices(block)`, the linear layers of a block; and
+    `vectors(block, what)`, its biases or the weights of its norms, with the value that they have in a new model. Models
+    of transformers have `model`, the module, whose configuration and modules are a copy; and its `blocks`.
+
     Attributes:
         tokenizer: Reads texts.
         decoding: Overrides how texts are written, by the names of servers: ``temperature``, ``repetition_penalty``,
@@ -63,25 +68,11 @@ class Broken(abc.ABC):
     prompts: Sequence[PromptIds] = ()
     writes: bool = False
     first: int = 0
-    out_of_reach: ClassVar[str] = ""  # why its modules are
+    out_of_reach: ClassVar[str] = ""  # why not all of it can be broken
 
-    @property
-    def model(self) -> Any:
-        """The module of transformers; its configuration and its modules are a copy."""
-        raise NotPlanted(self.out_of_reach)
-
-    @property
-    def size(self) -> int:
-        """The number of blocks."""
-        raise NotPlanted(self.out_of_reach)
-
-    def matrices(self, block: int) -> list[Weight]:
-        """Return the linear layers of a block."""
-        raise NotPlanted(self.out_of_reach)
-
-    def vectors(self, block: int, what: Literal["bias", "norm"]) -> list[tuple[Weight, float]]:
-        """Return the biases or the weights of norms of a block, with the value that they have in a new model."""
-        raise NotPlanted(self.out_of_reach)
+    def __getattr__(self, name: str) -> Any:
+        """Refuse what an engine does not show of a model: its modules, or its tensors."""
+        raise NotPlanted(self.out_of_reach) if self.out_of_reach else AttributeError(name)
 
     @abc.abstractmethod
     def open(self) -> Runner:
@@ -162,6 +153,8 @@ class Fault:
         plant: Breaks a model at a level; NotPlanted if it lacks what is to be broken. None leaves it as it is.
         kind: Which part of a system the fault is in.
         rows: Returns a dataset as the broken system reads it at a level; NotPlanted if it lacks what is to be broken.
+        seen_by: The only gates that can see it, whose measurements need no try: those that write ``texts``, or those
+            of ``chats``.
     """
 
     name: str
@@ -171,6 +164,7 @@ class Fault:
     plant: Callable[[Broken, float], None] | None = None
     kind: Kind = "weights"
     rows: Callable[[DatasetRows, float], DatasetRows] | None = None
+    seen_by: Literal["all", "texts", "chats"] = "all"
 
     def shown(self, strength: int) -> str:
         """Return a strength from 1 on in words."""

@@ -5,15 +5,22 @@ from __future__ import annotations
 import math
 import re
 import shlex
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
 
-from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, show
+from pytest_lmgate.cli.console import (
+    AsJson,
+    CacheOption,
+    ConfigOption,
+    DeviceOption,
+    OfflineOption,
+    require_writable,
+    show,
+)
 from pytest_lmgate.cli.measure import (
     MaxLengthOption,
     OtherOption,
@@ -96,7 +103,7 @@ def fix(
         limit, label = _limit(session.project, names, gate, kl, chosen)
         kept = None if keep is None else session.named(keep)
         inputs = [_path_of(session.project, name) for name in (*names, kept) if name is not None]
-        _require_writable({option: path for option, path in outputs.items() if path is not None}, inputs)
+        require_writable({option: path for option, path in outputs.items() if path is not None}, inputs)
         bound = bind_pair(session.evaluator, names, limit.protocol)
         result = found_by(
             session.evaluator, bound, limit=limit, budget=most, tokens=tokens, keep=kept, bits=bits,
@@ -127,22 +134,6 @@ def fix(
 def _path_of(project: Project, name: str) -> Path:
     entry = {**project.spec.models, **project.spec.datasets}.get(name)
     return project.path(getattr(entry, "path", None) or name)
-
-
-def _require_writable(paths: Mapping[str, Path], inputs: Sequence[Path]) -> None:
-    """Refuse files that cannot be written, are inputs or are given twice, before anything is measured."""
-    for option, path in paths.items():
-        if path.exists() and any(source.exists() and path.samefile(source) for source in inputs):
-            raise ConfigError(f"{option} {path}: expected another file than those of the models and the dataset")
-        try:
-            if path.is_file() or path.is_dir():
-                path.open("ab").close()
-            elif not path.exists():
-                tempfile.TemporaryFile(dir=path.parent).close()
-        except OSError as error:
-            raise ConfigError(f"{option} {path}: cannot be written: {error.strerror}") from error
-    if len({path.resolve() for path in paths.values()}) < len(paths):
-        raise ConfigError(f"expected a file for each of {' and '.join(paths)}, got one for several")
 
 
 def _share(budget: str | None) -> float | None:

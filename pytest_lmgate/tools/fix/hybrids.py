@@ -193,7 +193,6 @@ class Hybrids:
                 put_module(copies, path, chosen[path][path])
         if level:
             put_replays(copies, whole, level, memory)
-            model.register_forward_pre_hook(memory.begin, with_kwargs=True)
         return replace(whole.loaded, model=model)
 
     def _parent(self, path: str) -> str:

@@ -1,11 +1,13 @@
 """``lmgate drill`` as a user runs it: what it finds, that it leaves everything as it was, and what it refuses."""
 
+import contextlib
+import itertools
 import json
 import math
+import pydoc
 import re
-import signal
-import subprocess
-import sys
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +19,11 @@ from typer.testing import CliRunner
 
 from pytest_lmgate.cli.app import app
 from pytest_lmgate.errors import LmgateError
+from pytest_lmgate.measure.lookup import Measurements
 from pytest_lmgate.tools.drill.faults import FAULTS
 from pytest_lmgate.tools.drill.planting import Broken, Fault
-from tests.end_to_end.projects import Project, environment, wait_for
+from tests.end_to_end.projects import Project
 from tests.tools.drill.conftest import EXACT, KL, LIMIT, PPL, make_model, make_tokenizer, round_layers
-from tests.warm import warm_python
 
 # The tokens of the project's models are words, so that no regular expression cuts texts.
 SEEN_BY_TEXTS = [fault.name for fault in FAULTS if fault.kind in ("cache", "texts") and fault.name != "words"]
@@ -55,10 +57,43 @@ def perplexity(folder: Path, model: Any) -> float:
     return math.exp(sum(losses) / len(losses))
 
 
+@pytest.fixture(scope="module")
+def on_float(made: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
+    """The findings of gates of the float model that read, that write, and that read what it wrote."""
+    gates = f"  - ppl_max: {{model: float, dataset: rows, limit: 1000{WINDOWS}}}\n"
+    gates += "  - self_kl_max: {model: float, dataset: written, limit: 0.001, max_new_tokens: 6}\n"
+    faults = ",".join((*SEEN_BY_TEXTS, "answers"))
+    with in_copy(made, tmp_path_factory.mktemp("float"), gates + EXACT):
+        found = findings("--faults", faults)
+    return {(fault, gate.partition("[")[0]): each for (fault, gate), each in found.items()}
+
+
+@pytest.fixture(scope="module")
+def printed(made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """What a drill printed, and its page."""
+    with in_copy(made, folder := tmp_path_factory.mktemp("printed")):
+        said = run("--faults", "round-last,skip,bfloat16,temperature,window,base", "--html", "drill.html")
+    return said, (folder / "drill.html").read_text(encoding="utf-8")
+
+
+@contextlib.contextmanager
+def in_copy(made: Path, folder: Path, gates: str = "") -> Iterator[None]:
+    """Work in a copy of the project, with other gates."""
+    shutil.copytree(made, folder, dirs_exist_ok=True)
+    if gates:
+        text = (folder / "lmgate.yaml").read_text().partition("gates:\n")[0]
+        (folder / "lmgate.yaml").write_text(f"{text}gates:\n{gates}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.delenv("PYTEST_VERSION")
+        yield
+
+
 def test_the_weakest_caught_fault_is_where_the_gate_would_turn_red_and_its_value_is_that_of_a_model_broken_by_hand(
     project: Path,
 ) -> None:
-    found = findings("--faults", "round-last", "--gate", PPL)["round-last", PPL]
+    seen = findings("--faults", "round-last")
+    found = seen["round-last", PPL]
     healthy = make_model()
     reference = perplexity(project, healthy)
     values = {}
@@ -72,83 +107,109 @@ def test_the_weakest_caught_fault_is_where_the_gate_would_turn_red_and_its_value
     assert found["sight"] == "caught"
     assert min(trial["level"] for trial in found["trials"] if not trial["failed"]) == found["level"] + 1
     assert values[found["level"]] > 1.02 * reference
+    # Gates that share a measurement see the same broken models.
+    assert seen["round-last", LIMIT]["trials"][0]["value"] == found["trials"][0]["value"]
 
 
-def test_gates_that_share_measurements_see_the_same_broken_models_and_the_table_names_what_none_catches(
-    project: Path,
+def test_the_table_names_what_none_catches_and_what_a_model_cannot_have_is_not_counted(
+    printed: tuple[str, str],
 ) -> None:
-    printed = run("--faults", "skip,bfloat16,temperature")
-    lines = {line.split()[0]: line.split("  ") for line in printed.splitlines() if line.strip()}
+    said, _ = printed
+    lines = {line.split()[0]: line.split("  ") for line in said.splitlines() if line.strip()}
     assert lines["bfloat16"][-1].strip() == "never"
     assert [cell.strip() for cell in lines["temperature"] if cell.strip()][1:] == ["no effect"] * 3
-    assert "1 of 3 faults caught; no gate catches bfloat16, temperature." in printed
-    assert "These catch the same in" in printed
-    assert f"{LIMIT} adds nothing: it catches no fault." not in printed  # a skipped block is beyond any limit
-    trials = findings("--faults", "skip")
-    values = [trials["skip", gate]["trials"][0]["value"] for gate in (PPL, LIMIT)]
-    assert values[0] == values[1]
+    assert "2 of 4 faults caught; no gate catches bfloat16, temperature." in said
+    assert "These catch the same in" in said
+    assert f"{LIMIT} adds nothing: it catches no fault." not in said  # a skipped block is beyond any limit
+    assert "Not tried: window, because it has no window of attention." in said
+    assert "Not tried: base, because it has no LoRA adapter." in said
 
 
-def test_the_project_is_byte_for_byte_as_before_with_its_cache_and_baseline(project: Path) -> None:
+def test_the_project_is_as_before_with_its_cache_and_baseline_and_gates_turn_red_as_the_drill_said(
+    project: Path,
+) -> None:
     with (project / "lmgate.yaml").open("a") as file:
         file.write("  - no_regression: {metric: ppl, model: float, dataset: rows, tolerance: 2%}\n")
     Project(project).run("--lmgate-update").expect(0)
     before = content(project)
     assert any(name.startswith(".lmgate_cache") for name in before)
-    drilled = subprocess.run(
-        [warm_python(environment()), "-m", "pytest_lmgate.cli", "drill", "--faults", "round-last"],
-        cwd=project, env=environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert drilled.returncode == 0, drilled.stderr
-    assert "4 gates, 1 fault: at most" in drilled.stderr
-    assert "no_regression:ppl[float-rows]" in drilled.stdout
+    found = findings("--faults", "round-last")
     assert content(project) == before
+    level = found["round-last", KL]["level"]
+    broken = make_model()
+    round_layers(broken.model.layers, 8)
+    round_layers(broken.model.layers[-1], int(level))
+    broken.save_pretrained(project / "int8")
+    Project(project).run("--lmgate-report", "json:report.json").expect(1)
+    gates = json.loads((project / "report.json").read_text())["gates"]
+    red = {gate["id"].partition("::")[2] for gate in gates if gate["verdict"] == "fail"}
+    said = {name for (_, name), each in found.items() if each["sight"] == "caught" and each["level"] >= level}
+    assert red == {name for name in said if "[float-" not in name}
+    assert KL in red
 
 
-def test_an_interrupted_drill_says_how_it_goes_on_and_keeps_what_it_measured(project: Path) -> None:
-    command = [sys.executable, "-m", "pytest_lmgate.cli", "drill", "--faults", "round-last,skip,noise,position"]
-    folder = project / ".lmgate_cache" / "drill"
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=project, env=environment(), text=True
-    ) as process:
-        wait_for(lambda: sum(1 for _ in folder.rglob("*.lmgate")) > 6, "broken models are measured")
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    if process.returncode:  # on a quick machine it had ended
-        assert "the same command goes on from there" in said
-        assert sum(1 for _ in folder.rglob("*.lmgate")) > 6
-
-
-def test_a_drill_that_is_interrupted_while_a_broken_model_closes_keeps_what_it_measured(
-    project: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "place", ["pytest_lmgate.engines.transformers.runner.release", "pytest_lmgate.judge.judge.Judge.judge"]
+)
+def test_an_interrupted_drill_says_how_it_goes_on_keeps_what_it_measured_and_goes_on(
+    project: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    def interrupted(_: object) -> None:
-        monkeypatch.undo()
-        monkeypatch.chdir(project)
-        raise KeyboardInterrupt
+    arguments, calls = ["drill", "--faults", "round-last,skip", "--gate", KL, "--json"], itertools.count()
+    module, _, name = place.rpartition(".")
+    plain = getattr(pydoc.locate(module), name)
 
-    monkeypatch.setattr("pytest_lmgate.engines.transformers.runner.release", interrupted)
-    result = CliRunner().invoke(app, ["drill", "--faults", "skip", "--gate", KL])
+    def interrupted(*given: Any) -> Any:
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+        return plain(*given)
+
+    whole = findings(*arguments[1:-1])
+    with monkeypatch.context() as patch:
+        patch.setattr(place, interrupted)
+        result = CliRunner().invoke(app, arguments)
     assert result.exit_code
     assert "the same command goes on from there" in result.stderr
-    assert list((project / ".lmgate_cache" / "drill").rglob("*.lmgate"))
+    kept = {path.name for path in (project / ".lmgate_cache" / "drill").rglob("*.lmgate")}
+    assert kept
+    again: set[str] = set()
+    keep = Measurements._keep
+
+    def kept_now(*given: Any) -> None:
+        again.add(f"{given[1].fingerprint.address}.lmgate")
+        keep(*given)
+
+    monkeypatch.setattr(Measurements, "_keep", kept_now)
+    assert findings(*arguments[1:-1]) == whole
+    assert again
+    assert not again & kept
+    assert not (project / ".lmgate_cache").exists()
 
 
 @pytest.mark.parametrize("fault", [*SEEN_BY_TEXTS, "answers"])
-def test_a_gate_that_reads_what_a_fault_of_texts_breaks_turns_red(project: Path, fault: str) -> None:
-    text = (project / "lmgate.yaml").read_text()
-    if fault == "template":  # the template writes a prompt as the tokenizer does
-        text = text.replace("references: answer}", "references: answer, chat: true}")
-    (project / "lmgate.yaml").write_text(text.partition("gates:\n")[0] + "gates:\n" + EXACT)
-    found = findings("--faults", fault)[fault, "exact_min[float-written-max_new_tokens:6]"]
-    assert found["sight"] == "caught", found
+def test_a_gate_that_reads_what_a_fault_of_texts_breaks_turns_red(
+    made: Path, tmp_path: Path, on_float: dict[tuple[str, str], dict[str, Any]], fault: str
+) -> None:
+    if fault != "template":
+        assert on_float[fault, "exact_min"]["sight"] == "caught"
+        return
+    assert on_float[fault, "exact_min"]["trials"] == []  # a gate without chats
+    with in_copy(made, tmp_path, EXACT):  # the template writes a prompt as the tokenizer does
+        text = (tmp_path / "lmgate.yaml").read_text()
+        (tmp_path / "lmgate.yaml").write_text(text.replace("references: answer}", "references: answer, chat: true}"))
+        ((_, found),) = findings("--faults", fault).items()
+    assert found["sight"] == "caught"
 
 
-def test_faults_that_a_model_cannot_have_are_named_with_the_reason_and_not_counted(project: Path) -> None:
-    printed = run("--faults", "skip,window,base", "--gate", KL)
-    assert "1 of 1 fault caught." in printed
-    assert "Not tried: window, because it has no window of attention." in printed
-    assert "Not tried: base, because it has no LoRA adapter." in printed
+@pytest.mark.parametrize(
+    "fault", [name for name in SEEN_BY_TEXTS if name.startswith(("kv-", "temperature", "penalty", "prompt"))]
+)
+def test_nothing_is_measured_for_a_gate_that_writes_no_text_where_only_gates_that_write_can_see_a_fault(
+    on_float: dict[tuple[str, str], dict[str, Any]], fault: str
+) -> None:
+    assert on_float[fault, "ppl_max"]["sight"] == "no effect"
+    assert on_float[fault, "ppl_max"]["trials"] == []
+    if fault.startswith("kv-"):
+        assert on_float[fault, "self_kl_max"]["sight"] == "caught"
 
 
 def test_a_fault_that_the_data_of_no_gate_can_have_is_not_counted_either(project: Path) -> None:
@@ -157,19 +218,6 @@ def test_a_fault_that_the_data_of_no_gate_can_have_is_not_counted_either(project
     printed = run("--faults", "skip,answers,subject")
     assert "2 of 2 faults caught." in printed
     assert "Not tried: subject, because its dataset has no subjects: no average_by, tags or cluster." in printed
-
-
-def test_only_gates_that_write_see_a_spoilt_cache(project: Path) -> None:
-    text = (project / "lmgate.yaml").read_text().partition("gates:\n")[0]
-    gates = f"  - ppl_max: {{model: float, dataset: rows, limit: 1000{WINDOWS}}}\n"
-    gates += "  - self_kl_max: {model: float, dataset: written, limit: 0.001, max_new_tokens: 6}\n"
-    (project / "lmgate.yaml").write_text(f"{text}gates:\n{gates}{EXACT}")
-    sights: dict[str, list[str]] = {}
-    for (fault, gate), found in findings("--faults", "cache").items():
-        sights.setdefault(f"{fault} {gate.partition('[')[0]}", []).append(found["sight"])
-    for fault in ("kv-bits", "kv-lost", "kv-stale", "kv-other"):
-        assert sights[f"{fault} ppl_max"] == ["no effect"]
-        assert sights[f"{fault} self_kl_max"] == sights[f"{fault} exact_min"] == ["caught"]
 
 
 def test_a_drill_inside_a_session_of_pytest_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,14 +283,13 @@ def test_gates_are_offered_that_catch_what_passes_and_do_so_when_they_are_added(
     assert name in again["smallest"]["gates"]
 
 
-def test_the_page_has_each_word_of_the_terminal_and_loads_nothing(project: Path) -> None:
-    printed = run("--faults", "round-last,bfloat16,window,temperature", "--html", "drill.html")
-    page = (project / "drill.html").read_text(encoding="utf-8")
+def test_the_page_has_each_word_of_the_terminal_and_loads_nothing(printed: tuple[str, str]) -> None:
+    said, page = printed
     parser = html5lib.HTMLParser(namespaceHTMLElements=False)
     tree = parser.parse(page)
     assert parser.errors == []
     words = re.sub(r"\s", "", "".join(tree.itertext()))
-    for line in printed.splitlines():
+    for line in said.splitlines():
         assert re.sub(r"\s|[.:]$", "", line) in words, line
     shades = [cell.get("class") for cell in tree.iter("td") if cell.get("class")]
     assert {"early", "late", "missed", "sentence"} >= set(shades) >= {"missed", "sentence"}

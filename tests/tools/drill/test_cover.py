@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as some
 
-from pytest_lmgate.tools.drill.cover import MOST_EXACT, redundant, smallest_cover
+from pytest_lmgate.tools.drill.outcome import MOST_EXACT, redundant, smallest_cover
 
 tables = some.dictionaries(
     some.sampled_from("abcdef"), some.frozensets(some.integers(0, 5).map(str)), min_size=1, max_size=6

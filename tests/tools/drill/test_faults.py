@@ -106,6 +106,25 @@ def test_the_perplexity_at_the_middle_strength_is_that_of_a_model_broken_by_hand
     assert perplexity(planted(fault, model, strength)) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("name", "architecture"),
+    [("noise", "llama"), ("fp8-e4m3", "llama"), ("heads-swapped", "llama"), ("bfloat16", "gpt2"), ("bias", "gpt2")],
+)
+def test_tensors_for_which_there_is_no_room_are_made_while_their_block_runs_and_have_the_same_bits(
+    name: str, architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, fault = _model(architecture, adapted=False), FAULTS[name]
+    held = logits(planted(fault, model, len(fault.levels)))
+    monkeypatch.setattr("pytest_lmgate.tools.drill.in_transformers._LEAST_SPARE", 0)
+    monkeypatch.setattr("pytest_lmgate.tools.drill.in_transformers._SPARE", 0)
+    broken = planted(fault, model, len(fault.levels))
+    shared = {id(parameter) for parameter in model.parameters()}
+    for _ in range(2):
+        assert torch.equal(logits(broken), held)
+        assert {id(parameter) for parameter in broken.parameters()} == shared, "a broken tensor is kept"
+    assert not torch.equal(held, logits(model))
+
+
 def test_sums_are_rounded_after_each_step() -> None:
     fault, model = dataclasses.replace(FAULTS["sums"], levels=(8,)), model_for("sums")
     by_hand = copy.deepcopy(model)

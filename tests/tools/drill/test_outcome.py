@@ -27,13 +27,12 @@ def guard(name: str, address: str = "a", **more: Any) -> Guard:
 
 def test_the_report_names_what_is_missed_what_adds_nothing_and_what_is_enough() -> None:
     cheap, dear = guard("cheap"), guard("dear", "b")
-    caught = {"trials": {5: verdict(90.0, "fail"), 1: verdict(13.0, "fail")}, "strength": 1}
     findings = [
-        Finding(cheap, SKIP, "caught", **caught),
-        Finding(dear, SKIP, "caught", trials={5: verdict(0.0, "error")}, strength=5),
-        Finding(cheap, NOISE, "no effect", trials={7: verdict(10.0)}),
-        Finding(dear, NOISE, "inconclusive", trials={7: verdict(10.5, "inconclusive")}),
-        *(Finding(each, BASE, "not tried", reason="it has no LoRA adapter") for each in (cheap, dear)),
+        Finding(cheap, SKIP, {5: verdict(90.0, "fail"), 1: verdict(13.0, "fail")}),
+        Finding(dear, SKIP, {5: verdict(0.0, "error")}),
+        Finding(cheap, NOISE, {7: verdict(10.0)}),
+        Finding(dear, NOISE, {7: verdict(10.5, "inconclusive")}),
+        *(Finding(each, BASE, reason="it has no LoRA adapter") for each in (cheap, dear)),
     ]
     report = Report([cheap, dear], findings, {"a": 1.0, "b": 9.0}, [FAULTS["bias"]])
     assert report.answer == "1 of 2 faults caught; no gate catches noise"
@@ -56,8 +55,8 @@ def test_the_report_names_what_is_missed_what_adds_nothing_and_what_is_enough() 
 def test_a_dearer_gate_that_catches_a_weaker_fault_adds_something() -> None:
     late, early = guard("late"), guard("early", "b")
     findings = [
-        Finding(late, SKIP, "caught", trials={5: verdict(90.0, "fail")}, strength=5),
-        Finding(early, SKIP, "caught", trials={5: verdict(90.0, "fail"), 1: verdict(13.0, "fail")}, strength=1),
+        Finding(late, SKIP, {5: verdict(90.0, "fail")}),
+        Finding(early, SKIP, {5: verdict(90.0, "fail"), 1: verdict(13.0, "fail")}),
     ]
     report = Report([late, early], findings, {"a": 1.0, "b": 9.0})
     assert report.sentences == ["These catch the same in 9 s: early."]
@@ -67,11 +66,11 @@ def test_a_gate_that_lets_more_pass_than_its_verdict_promised_is_named() -> None
     unbroken = Comparison("pass", 10.0, 10.0, 0.0, 0.0, Tolerance(0.02, relative=True), 0.95, 100, 50, detectable=0.01)
     passed = replace(unbroken, degradation=0.05, detectable=0.2)
     gate = guard("gate", metric="bleu", comparison=unbroken)
-    finding = Finding(gate, SKIP, "never", trials={5: verdict(10.5, metric="bleu", comparison=passed)})
+    finding = Finding(gate, SKIP, {5: verdict(10.5, metric="bleu", comparison=passed)})
     assert (
         "gate sees less than it promised: from +3% on, but skip passed with +5%."
         in Report([gate], [finding], {}).sentences
     )
     unknown = guard("gate", metric="bleu", comparison=replace(unbroken, detectable=None))
-    finding = Finding(unknown, SKIP, "caught", 5, {5: verdict(10.5, "fail", metric="bleu", comparison=passed)})
+    finding = Finding(unknown, SKIP, {5: verdict(10.5, "fail", metric="bleu", comparison=passed)})
     assert Report([unknown], [finding], {}).sights == [("skip", "1", "100% of the blocks", "+5%", "+22%")]

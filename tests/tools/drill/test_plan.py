@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.tools.drill.faults import known_faults
-from pytest_lmgate.tools.drill.plan import Drill, Search, steps
+from pytest_lmgate.tools.drill.plan import Drill, next_strength, steps
 
 FAULTS = known_faults()
 
@@ -21,13 +21,12 @@ def test_bisection_finds_the_weakest_strength_that_is_caught_with_no_more_models
     levels: int, data: Any
 ) -> None:
     weakest = data.draw(some.integers(1, levels + 1))
-    judged: list[int] = []
-    search = Search(levels)
-    while strength := search.strength:
-        judged.append(strength)
-        search.tell(is_caught=strength >= weakest)
-    assert search.high == (weakest if weakest <= levels else 0)
-    assert len(judged) == len(set(judged)) <= steps(levels)
+    judged: dict[int, bool] = {}
+    while strength := next_strength(levels, judged):
+        assert strength not in judged
+        judged[strength] = strength >= weakest
+    assert min((strength for strength, caught in judged.items() if caught), default=levels + 1) == weakest
+    assert len(judged) <= steps(levels)
 
 
 def test_the_usual_faults_take_four_judged_models_each_at_most() -> None:
@@ -36,10 +35,11 @@ def test_the_usual_faults_take_four_judged_models_each_at_most() -> None:
 
 def drill(names: str, seconds: float) -> Drill:
     """Return a drill of one gate whose measurement takes a second, with so many seconds left."""
-    guard: Any = SimpleNamespace(model="m", healthy=SimpleNamespace(fingerprint="address"))
+    guard: Any = SimpleNamespace(model="m", bound=None, healthy=SimpleNamespace(fingerprint="address"))
+    evaluator: Any = SimpleNamespace(can_see=lambda bound, fault: fault.name != "penalty")
     unused: Any = None
     faults = [FAULTS[name] for name in names.split()]
-    made = Drill(unused, unused, [guard], faults, {"address": 1.0}, time.monotonic() + seconds)
+    made = Drill(evaluator, unused, [guard], faults, {"address": 1.0}, time.monotonic() + seconds)
     made._why_not = lambda guard, fault: "it has none" if fault.name == "base" else ""  # type: ignore[method-assign]
     return made
 
@@ -55,6 +55,13 @@ def test_a_time_limit_leaves_faults_of_all_kinds_in_and_names_the_others() -> No
 def test_no_time_for_a_single_fault_is_an_error_that_says_how_long_the_quickest_takes() -> None:
     with pytest.raises(ConfigError, match="no time for a single fault: the quickest takes about 3 s"):
         drill("round-first temperature", 2).prepare()
+
+
+def test_a_fault_that_no_gate_can_see_takes_no_time() -> None:
+    made = drill("penalty skip", 13)
+    made.prepare()
+    assert [made.cost(fault) for fault in made.faults] == [0.0, 4.0]
+    assert made.plan() == "1 gate, 2 faults: at most 4 measurements, about 4 s"
 
 
 def test_without_a_time_limit_nothing_is_left_out() -> None:

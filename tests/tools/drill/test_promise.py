@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from pytest_lmgate.judge.result import Bounded, Verdict
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.stats.comparison import Comparison
-from pytest_lmgate.tools.drill.promise import smallest_seen
+from pytest_lmgate.tools.drill.plan import smallest_seen
 
 PASSED = replace(
     Verdict.unmeasured(id="g", test="g", marker="ppl_max", metric="ppl", model="m", dataset="d", limit=12.0),
