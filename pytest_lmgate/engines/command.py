@@ -167,7 +167,7 @@ class Program:
 
     def _next(self, kind: type[T], seconds: int, option: str, fails: type[LmgateError]) -> T:
         try:
-            line = self._pipes.line(seconds)
+            line = self._pipes.line(seconds, self._lease.fileno())
             return msgspec.convert(json.loads(line), kind)
         except TimeoutError:
             hint = f"flush its output after each line, or raise load: {{{option}: {seconds}}}"

@@ -35,8 +35,10 @@ class Pipes:
         """Have a text written while `line` waits."""
         self._todo = memoryview(text.encode())
 
-    def line(self, seconds: float) -> bytes:
+    def line(self, seconds: float, ending: int) -> bytes:
         """Return the program's next line; of one that does not end, its beginning.
+
+        The file descriptor `ending` can be read when the program has ended, whose children may hold its output open.
 
         Raises:
             TimeoutError: The program has printed none for so many seconds.
@@ -45,6 +47,7 @@ class Pipes:
         until, searched = time.monotonic() + seconds, 0
         with selectors.PollSelector() as ready:
             ready.register(self._reads, selectors.EVENT_READ)
+            ready.register(ending, selectors.EVENT_READ)
             if self._todo:
                 ready.register(self._writes, selectors.EVENT_WRITE)
             while self._heard.find(b"\n", searched) < 0 and len(self._heard) <= _LONGEST:
@@ -52,6 +55,8 @@ class Pipes:
                 events = ready.select(max(0.0, until - time.monotonic()))
                 if not events:
                     raise TimeoutError
+                if [key.fd for key, _ in events] == [ending]:
+                    raise EOFError
                 for key, _ in events:
                     if key.fd == self._writes:
                         try:
@@ -60,10 +65,10 @@ class Pipes:
                             self._todo = self._todo[:0]
                         if not self._todo:
                             ready.unregister(self._writes)
-                    elif heard := os.read(self._reads, _CHUNK):
+                    elif key.fd == self._reads:
+                        if not (heard := os.read(self._reads, _CHUNK)):
+                            raise EOFError
                         self._heard += heard
-                    else:
-                        raise EOFError
         line, _, self._heard = self._heard.partition(b"\n")
         return bytes(line)
 

@@ -235,6 +235,10 @@ class Lease:
         with contextlib.suppress(OSError):
             self._connection.sendall(b"-")
 
+    def fileno(self) -> int:
+        """Return a file descriptor that can be read when the server has ended."""
+        return self._connection.fileno()
+
     def has_ended(self, wait: float = 0.0) -> bool:
         """Return whether the server has ended, or ends within some seconds."""
         return self._connection.fileno() < 0 or bool(select.select([self._connection], [], [], wait)[0])

@@ -190,7 +190,7 @@ def test_a_plan_a_check_and_a_machine_that_lacks_what_the_program_requires_start
 
 @pytest.mark.parametrize("way", [WAYS[0], WAYS[2], WAYS[3]], ids=str)
 def test_nothing_is_left_of_a_session_with_a_part_that_is_killed(project: Project, way: Any) -> None:
-    entry = json.loads(entry_of("--children --slow 0.01", load={"wait": 20}).replace("{files}", str(project.files)))
+    entry = json.loads(entry_of("--children --slow 0.01").replace("{files}", str(project.files)))
     write_project(project.folder, project.files / "tokenizer", entry)
     happened, problem = killed(project.python, project.folder, way, random.uniform(0.5, 2))
     assert not problem
