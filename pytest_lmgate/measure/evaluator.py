@@ -164,7 +164,7 @@ class Evaluator:
         assert isinstance(ours, ResultScores)
         assert isinstance(theirs, ResultScores)
         pair, *scores = ours.paired_with(theirs)
-        tools, where = [each.data.run.tool for each in (ours, theirs)], f"{ours.words} against {theirs.model.name}"
+        tools, where = [each.data.tool for each in (ours, theirs)], f"{ours.words} against {theirs.model.name}"
         if pair.unchecked:
             self.log.remark(f"{where}: not checked, as the files do not tell: {', '.join(pair.unchecked)}")
         if tools[0] != tools[1]:
@@ -192,7 +192,7 @@ class Evaluator:
         assert kind is not None
         assert bound.model is not None
         if kind is ResultScores:
-            read = find.results(bound.model, what.dataset, what.metric, bound.asked.variant)
+            read = find.results(bound.model, what.dataset, what.metric, bound.asked)
             return ResultScores(what.metric, *read, bound.asked)
         assert bound.data is not None
         model = self._model(bound.model, bound.data)
@@ -223,7 +223,7 @@ class Evaluator:
         measurement = self.open(bound)
         expect(measurement.shared, measurement.model.device)
         if isinstance(measurement, ResultScores):
-            for remark in measurement.data.run.remarks:
+            for remark in measurement.data.remarks:
                 self.log.remark(remark)
         self._mention_dates(measurement)
         self._mention_joining(measurement)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-
-import numpy as np
 
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.data.results.pairs import Pair, paired
-from pytest_lmgate.data.results.rows import ResultRun, Series, digest
-from pytest_lmgate.data.tags import Tags
+from pytest_lmgate.data.results.rows import Series, digest
 from pytest_lmgate.engines.base import Model, Runner
 from pytest_lmgate.errors import ComparisonError, ConfigError, ModelError
 from pytest_lmgate.measure.measurement import Measurement, MeasurementContext
-from pytest_lmgate.metrics.results import identity_of_series, scores_of, signature_of, tags_of_rows, values_of
+from pytest_lmgate.metrics.results import identity_of_series, scores_of, signature_of, values_of
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.gate_options import Signature
 from pytest_lmgate.settings.metrics import Direction
@@ -37,56 +33,33 @@ class ResultsRequest:
 
 
 @dataclass(frozen=True)
-class TaskResults:
-    """The rows of a task, read from files."""
-
-    name: str
-    series: Series
-    run: ResultRun
-
-    @property
-    def tags(self) -> Tags:
-        return tags_of_rows(self.series.rows)
-
-
-@dataclass(frozen=True)
 class ResultScores(Measurement[Floats]):
     """The scores of a task's rows; the address is the content of the files, and everything that they tell."""
 
-    data: TaskResults
+    data: Series
     asked: ResultsRequest
 
     def __post_init__(self) -> None:
-        known, wanted = self.data.series.direction, self.asked.direction
+        known, wanted = self.data.direction, self.asked.direction
         if wanted and known and wanted != known:
             end = "min" if known == "higher" else "max"
             raise ConfigError(f"{known} values of {self.metric!r} are better: use metric_{end}")
 
-    @property
-    def series(self) -> Series:
-        series = self.data.series
-        return dataclasses.replace(series, direction=series.direction or self.asked.direction)
-
     @cached_property
     def fingerprint(self) -> Fingerprint:
-        told = {**self.identity, "metric": str(self.signature), "scores": digest(self.values.tolist())}
+        told = {**self.identity, "metric": str(self.signature), "scores": digest(values_of(self.data).tolist())}
         return Fingerprint.of(_KIND, {**self.model.ingredients, **told})
 
     @cached_property
-    def values(self) -> Floats:
-        """The scores of the rows, shape ``[rows]``."""
-        return values_of(self.series)
-
-    @cached_property
     def identity(self) -> dict[str, str]:
-        return identity_of_series(self.series)
+        return identity_of_series(self.data)
 
     @property
     def signature(self) -> Signature:
-        return signature_of(self.series, self.data.run.tool)
+        return signature_of(self.data)
 
     def measure(self, context: MeasurementContext) -> Floats:
-        return self.values
+        return values_of(self.data)
 
     def tokens(self, tokenizer: TokenizerFacts) -> int:
         return 0
@@ -95,20 +68,18 @@ class ResultScores(Measurement[Floats]):
         return StoredResult({"scores": statistics}, {})
 
     def decode(self, entry: StoredResult) -> Floats:
-        if not np.array_equal(entry.arrays["scores"], self.values):
-            raise ValueError("expected the scores of the files")
-        return self.values
+        return entry.arrays["scores"]
 
     def score(self, statistics: Floats) -> Score:
-        return scores_of(self.series, tool=self.data.run.tool)[0]
+        return next(scores_of(self.data))
 
     def paired_with(self, reference: ResultScores) -> tuple[Pair, Score, Score]:
         """Return both scores on the same rows in the same order; ComparisonError if they are other measurements."""
         names = f"{reference.model.name!r}", f"{self.model.name!r}"
-        pair = paired(reference.series, self.series, "error", names)
+        pair = paired(reference.data, self.data, "error", names)
         if pair.problem:
             raise ComparisonError(f"cannot be compared with the model {names[0]}: {pair.problem}")
-        ours, theirs = scores_of(pair.new, pair.old, tool=self.data.run.tool)
+        ours, theirs = scores_of(pair.new, pair.old)
         return pair, ours, theirs
 
 

@@ -10,10 +10,12 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from pytest_lmgate.cache.fingerprint import FileDigests
 from pytest_lmgate.cache.store import logs_of
 from pytest_lmgate.data.corpus import Corpus, corpus_from_rows, read_corpus, read_rows, rows_in_memory
-from pytest_lmgate.data.results.rows import Columns, ResultRun
+from pytest_lmgate.data.results.rows import Columns, ResultRun, Series
 from pytest_lmgate.data.results.rows import read as read_results
 from pytest_lmgate.data.tags import read_tags
 from pytest_lmgate.engines.base import Backend, Model, ModelEntry
@@ -23,7 +25,7 @@ from pytest_lmgate.errors import ConfigError, escape_controls
 from pytest_lmgate.identity.code import replaced_in_libraries, summarize
 from pytest_lmgate.identity.files import Snapshot
 from pytest_lmgate.measure.binding import DataRef, ModelRef, Names
-from pytest_lmgate.measure.results import TaskResults, results_model
+from pytest_lmgate.measure.results import ResultsRequest, results_model
 from pytest_lmgate.measure.rows import DatasetRows, mappings
 from pytest_lmgate.settings.entries import DatasetSpec, ModelSpec
 from pytest_lmgate.settings.file import Project
@@ -132,7 +134,7 @@ class Resolver:
         model = self._on_device(describe_in_memory(pair, batch_size=size, workers=self.workers))
         return self.code.with_cache_policy(model, ref.revision, f"{id(pair[0])} {id(pair[1])}", pair)
 
-    def results(self, ref: ModelRef, task: str, metric: str, variant: str) -> tuple[Model, TaskResults]:
+    def results(self, ref: ModelRef, task: str, metric: str, asked: ResultsRequest) -> tuple[Model, Series]:
         """Read a task's results; the model is what measured them, by the content of its files."""
         spec = None if ref.spec is None else ref.spec.results_spec
         assert spec is not None
@@ -144,9 +146,9 @@ class Resolver:
             return run, {f"results/{file.relative_to(path).as_posix()}": digest(file) for file in files}
 
         run, content = self._read(("results", ref.name, repr(spec)), [path], read)
-        found = run.find(task, metric, variant)
-        series = replace(found, direction=found.direction or spec.better)
-        return results_model(ref.name, content), TaskResults(task, series, run)
+        series = run.find(task, metric, asked.variant)
+        better = series.direction or spec.better or asked.direction
+        return results_model(ref.name, content), msgspec.structs.replace(series, direction=better)
 
     def corpus(self, given: Any) -> Corpus:
         """Read a dataset's texts."""

@@ -20,6 +20,7 @@ from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.likelihoods import CausalLikelihoods, ConditionalLikelihoods, MaskedLikelihoods
 from pytest_lmgate.measure.measurement import Measurement, digest_of_targets
 from pytest_lmgate.measure.results import ResultScores
+from pytest_lmgate.metrics.results import tags_of_rows
 from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.settings.gates import EvaluationSpec
 from pytest_lmgate.windows.places import TargetPlaces, places_of_pairs, places_of_pieces, places_of_windows
@@ -78,7 +79,7 @@ def tags_of(evaluator: Evaluator, what: EvaluationSpec | Bound) -> Tags:
     bound = evaluator.bind(what)
     measurement = evaluator.open(bound) if bound.measurement in (*_OF_TARGETS, ResultScores) else None
     if isinstance(measurement, ResultScores):
-        return measurement.data.tags
+        return tags_of_rows(measurement.data.rows)
     if not isinstance(measurement, OfCorpus):
         return evaluator.resolver.rows(bound.data).tags
     rows = _rows(measurement)

@@ -6,9 +6,10 @@ The scale, the clusters, the signature and what a comparison must share.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+from msgspec.structs import asdict
 
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.data.results.rows import ResultRow, Series, digest
@@ -22,8 +23,8 @@ _IN_SIGNATURE = ("task_version", "number_of_shots")
 _SHORT = 200  # characters of a fact that a baseline keeps as it is
 
 
-def scores_of(new: Series, old: Series | None = None, *, tool: str) -> list[Score]:
-    """Return the scores of one series, or of a pair on the same rows, which then have one scale."""
+def scores_of(new: Series, old: Series | None = None) -> Iterator[Score]:
+    """Yield the scores of one series, or of a pair on the same rows, which then have one scale."""
     if new.direction is None:
         raise MetricInputError(
             f"neither the files nor its name tell which scores of {new.metric!r} are better: add --better higher or "
@@ -40,15 +41,14 @@ def scores_of(new: Series, old: Series | None = None, *, tool: str) -> list[Scor
             f"the reference's scores are from 0 to 1, the candidate's up to {known[0].max():g}: was one of the two "
             "written as percent, or by another metric of this name?"
         )
-    signature, identity = signature_of(new, tool), identity_of_series(new)
+    signature, identity = signature_of(new), identity_of_series(new)
     groups = [part.task for part in new.parts for _ in part.rows] if new.weights == "task" else None
-    clusters = cluster_numbers([_cluster(row) for row in new.rows], len(new.rows))  # of a pair the same on both sides
-    scores = []
+    clusters = cluster_numbers([row.unit for row in new.rows], len(new.rows))  # of a pair the same on both sides
     for series, values in zip(sides, known, strict=True):
         by_row = ByRow(values[:, None], np.ones(len(values), dtype=np.int64), clusters)
         sample = Sample.of_means(by_row, scale, right_or_wrong=rights, groups=groups)
         noise = sample.noise()
-        score = Score(
+        yield Score(
             noise.mean,
             metric=new.metric,
             unit="row",
@@ -62,23 +62,20 @@ def scores_of(new: Series, old: Series | None = None, *, tool: str) -> list[Scor
             sample=sample.identified(signature=signature, **identity),
             show_row=lambda at, rows=series.rows: _shown(rows[at], at),  # type: ignore[misc]  # bound to this side
         )
-        scores.append(score)
-    return scores
 
 
-def signature_of(series: Series, tool: str) -> Signature:
-    facts = series.facts
-    fields = {"filter": series.filter or "none", "task_version": facts.task_version, "version": tool}
-    fields |= {"shots": facts.number_of_shots, "weights": series.weights}
+def signature_of(series: Series) -> Signature:
+    fields = {"filter": series.filter or "none", "task_version": series.facts.task_version, "version": series.tool}
+    fields |= {"shots": series.facts.number_of_shots, "weights": series.weights}
     return Signature([(series.metric, None), *((name, value) for name, value in fields.items() if value)])
 
 
 def identity_of_series(series: Series) -> dict[str, str]:
     """Return what a comparison must share besides the signature: the rows, and the facts that the files tell."""
-    told = {name: value for name, value in vars(series.facts).items() if value and name not in _IN_SIGNATURE}
-    data = digest([(row.document or row.id, row.prompt, _cluster(row)) for row in series.rows])
-    known = {name.replace("_", " "): _kept(value) for name, value in told.items()}
-    return {"data": data, "better": series.direction or "", **known}
+    told = {name.replace("_", " "): fact for name, fact in asdict(series.facts).items() if name not in _IN_SIGNATURE}
+    kept = {name: fact if len(fact) <= _SHORT else digest(fact)[:12] for name, fact in told.items() if fact}
+    data = digest([(row.document or row.id, row.prompt, row.unit) for row in series.rows])
+    return {"data": data, "better": series.direction or "", **kept}
 
 
 def tags_of_rows(rows: Sequence[ResultRow]) -> Tags:
@@ -92,15 +89,10 @@ def values_of(series: Series) -> Floats:
     return np.array([row.score for row in series.rows], dtype=np.float64)
 
 
-def _cluster(row: ResultRow) -> str:
-    return row.cluster or row.document or row.id
-
-
-def _kept(fact: str) -> str:
-    return fact if len(fact) <= _SHORT else digest(fact)[:12]
-
-
 def _shown(row: ResultRow, at: int) -> ScoredRow:
-    prompt, reference, output = row.texts()
+    try:
+        prompt, reference, output = row.texts()
+    except (AttributeError, LookupError, TypeError, ValueError):  # the file has something else in place of a text
+        prompt, reference, output = "", "", ""
     prompt += f" [{row.tags['task']}]" if "task" in row.tags else ""
     return ScoredRow(int(row.id) if row.id.isdecimal() else at, row.score, output, (reference,), prompt)

@@ -9,60 +9,49 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any
 
 from pytest_lmgate.data.results import rows
-from pytest_lmgate.data.results.rows import Columns, Facts, ResultRow, ResultRun, Series, Told
 from pytest_lmgate.errors import DataError
 
 _VALUES = {"C": 1.0, "I": 0.0, "N": 0.0, "P": 0.5}  # correct, incorrect, no answer, partial, as its metrics read them
 _ZSTD = 93
 _GENERATION = ("temperature", "top_p", "top_k", "max_tokens", "seed", "stop_seqs", "system_message", "num_choices",
                "frequency_penalty", "presence_penalty", "reasoning_effort", "reasoning_tokens")  # fmt: skip
-_Json = Mapping[str, Any]
-_Samples = Iterator[tuple[str, dict[str, Any]]]
+_Samples = list[tuple[str, Any]]
 
 
-def read(path: Path, columns: Columns) -> ResultRun | None:
+def read(path: Path, columns: rows.Columns) -> rows.ResultRun | None:
     """Read a log, or a folder of logs with one of each task."""
-    files = sorted(path.rglob("*.eval")) if path.is_dir() else [path] if path.suffix == ".eval" else []
-    if not files:
-        files = [file for file in (sorted(path.rglob("*.json")) if path.is_dir() else [path]) if _is_log(file)]
+    files = rows.files_of(path, "*.eval") or rows.files_of(path, "*.json", b'"status"', b'"eval"', b'"version"')
     tool, model, series = "", "", []
     tasks: dict[str, Path] = {}
     for file in files:
-        header, samples = _log(file)
-        run = header.get("eval")
+        log, samples = _log(file)
+        run = log.get("eval")
         if not isinstance(run, dict) or not isinstance(task := run.get("task"), str):
             raise DataError(f"{file}: expected a log of inspect_ai, got one without eval.task")
         if (other := tasks.setdefault(task, file)) is not file:
             raise DataError(f"{path}: two logs of the task {task!r}, {other.name} and {file.name}: name one of them")
-        series += _series(file, header, run, samples)
+        series += _series(file, log, run, samples)
         tool, model = f"inspect_ai {(run.get('packages') or {}).get('inspect_ai', '')}", str(run.get("model", ""))
-    return ResultRun(path=path, tool=tool.strip(), model=model, series=tuple(series)) if files else None
+    return rows.ResultRun(path=path, tool=tool.strip(), model=model, series=tuple(series)) if files else None
 
 
-def _is_log(file: Path) -> bool:
-    if file.suffix != ".json" or not file.is_file():
-        return False
-    with file.open("rb") as opened:
-        begin = opened.read(4096)
-    return b'"status"' in begin and b'"eval"' in begin and b'"version"' in begin
-
-
-def _log(file: Path) -> tuple[dict[str, Any], _Samples]:
+def _log(file: Path) -> tuple[rows.Json, _Samples]:
     """Return what a log says of the run, and its samples."""
     if file.suffix == ".json":
         log = rows.read_json(file)
-        return log, ((f"{file}: sample {at}", sample) for at, sample in enumerate(log.get("samples") or []))
-    members = dict(_members(file))
-    if "header.json" not in members:
+        return log, [(f"{file}: sample {at}", sample) for at, sample in enumerate(log.get("samples") or [])]
+    members = {name: rows.json_object(text, f"{file}: {name}") for name, text in _members(file)}
+    header = members.pop("header.json", None)
+    if header is None:
         raise DataError(f"{file}: expected a whole log, got one without header.json: the run was stopped")
-    found = {name: (f"{file}: {name}", rows.json_object(text, f"{file}: {name}")) for name, text in members.items()}
-    return found["header.json"][1], (each for name, each in found.items() if name.startswith("samples/"))
+    return header, [(f"{file}: {name}", sample) for name, sample in members.items()]
 
 
 def _members(file: Path) -> Iterator[tuple[str, bytes]]:
@@ -75,7 +64,7 @@ def _members(file: Path) -> Iterator[tuple[str, bytes]]:
                 raise DataError(f"{file}: expected at most {rows.MOST_BYTES:,} bytes when unpacked, got more")
             for info in wanted:
                 yield info.filename, _unpacked(archive, info, opened)
-    except (zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError, RuntimeError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, EOFError) as error:
         raise DataError(f"{file}: not an archive that can be read: {error}; was the file cut?") from None
 
 
@@ -87,37 +76,33 @@ def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, opened: IO[bytes]
 
     opened.seek(info.header_offset + 26)
     opened.seek(sum(struct.unpack("<HH", opened.read(4))), 1)  # the member's name, and more of its header
-    packed = pyarrow.BufferReader(opened.read(info.compress_size))
     try:
-        with pyarrow.CompressedInputStream(packed, "zstd") as stream:
-            text: bytes = stream.read(info.file_size + 1)
+        text: bytes = pyarrow.decompress(opened.read(info.compress_size), info.file_size, "zstd", asbytes=True)
     except (pyarrow.ArrowException, OSError) as error:
         raise zipfile.BadZipFile(f"{info.filename}: {error}") from None
-    if len(text) != info.file_size or zlib.crc32(text) != info.CRC:
+    if zlib.crc32(text) != info.CRC:
         raise zipfile.BadZipFile(f"{info.filename} is not what the archive says it is")
     return text
 
 
-def _series(file: Path, log: _Json, run: _Json, samples: _Samples) -> list[Series]:
+def _series(file: Path, log: rows.Json, run: rows.Json, samples: _Samples) -> list[rows.Series]:
     """Return the rows of each scorer."""
     status = "invalidated" if log.get("invalidated") else log.get("status")
     if status != "success":
         raise DataError(f"{file}: expected a run with the status success, got {status!r}: it is not whole")
-    collected, count = rows.Collected(), 0
+    collected, count = rows.Collected(), len(samples)
     for where, sample in samples:
-        count += 1
         if sample.get("error") or not sample.get("scores"):
             raise DataError(f"{where}: the sample failed or has no score; a failed request is not a wrong answer")
-        output = sample.get("output")
-        row = ResultRow(
+        messages = ((each.get("role"), each.get("content")) for each in sample.get("messages") or ())
+        row = rows.ResultRow(
             f"{sample.get('id')} epoch {sample.get('epoch', 1)}",
             document=rows.digest(sample.get("input"), sample.get("choices"), sample.get("target")),
-            prompt=rows.digest(_read_by_model(sample)),
+            # The messages up to the model's first, which templates and solvers make of the input.
+            prompt=rows.digest(list(takewhile(lambda message: message[0] != "assistant", messages))),
             cluster=str(sample.get("id")),
             tags=rows.tags_of(sample.get("metadata")),
-            texts=partial(
-                _texts, sample.get("input"), sample.get("target"), output if isinstance(output, dict) else {}
-            ),
+            texts=partial(_texts, sample),
         )
         for scorer, score in sample["scores"].items():
             value = score.get("value")
@@ -126,36 +111,29 @@ def _series(file: Path, log: _Json, run: _Json, samples: _Samples) -> list[Serie
     total, done = results.get("total_samples", count), results.get("completed_samples", count)
     if not total == done == count:
         raise DataError(f"{file}: expected {total} samples, got {count}, of which {done} are complete: it is not whole")
-    return collected.series(run["task"], partial(_told, log, run, results), complete=bool(results))
+    return collected.series(run["task"], partial(_told, log, run, results))
 
 
-def _told(log: _Json, run: _Json, results: _Json, scorer: str, _: str) -> Told:
-    said: _Json = next((each for each in results.get("scores") or () if each.get("name") == scorer), {})
+def _told(log: rows.Json, run: rows.Json, results: rows.Json, scorer: str, _: str) -> rows.Told:
+    said: rows.Json = next((each for each in results.get("scores") or () if each.get("name") == scorer), {})
     plan, metrics = log.get("plan") or {}, said.get("metrics") or {}
     config = {**(run.get("model_generate_config") or {}), **(plan.get("config") or {})}
+    generation = {name: config[name] for name in _GENERATION if config.get(name) is not None}
     steps = [[step.get("solver"), step.get("params")] for step in plan.get("steps") or ()]
-    facts = Facts(
+    facts = rows.Facts(
         task_version=str(run.get("task_version")),
         metric_definition=rows.canonical([said.get("scorer"), said.get("params"), sorted(metrics)]),
         filter_or_solver=rows.canonical([steps, run.get("task_args")]),
-        generation_settings=rows.canonical(
-            {name: config[name] for name in _GENERATION if config.get(name) is not None}
-        ),
+        generation_settings=rows.canonical(generation),
         repeats=str((run.get("config") or {}).get("epochs") or 1),
     )
     value = next((metrics[name].get("value") for name in ("accuracy", "mean") if name in metrics), None)
-    return Told(facts=facts, value=value, higher=True if "accuracy" in metrics else None)
+    return rows.Told(facts=facts, value=value, higher="accuracy" in metrics or None, complete=bool(results))
 
 
-def _read_by_model(sample: _Json) -> list[Any]:
-    """Return the messages up to the model's first, which templates and solvers make of the input."""
-    roles = [[message.get("role"), message.get("content")] for message in sample.get("messages") or ()]
-    first = next((at for at, (role, _) in enumerate(roles) if role == "assistant"), len(roles))
-    return roles[:first]
-
-
-def _texts(asked: Any, target: Any, output: _Json) -> rows.Texts:
+def _texts(sample: rows.Json) -> rows.Texts:
+    asked, target, output = (sample.get(part) for part in ("input", "target", "output"))
     if isinstance(asked, list):  # messages
         asked = "\n".join(str(message.get("content", "")) for message in asked)
     target = " | ".join(map(str, target)) if isinstance(target, list) else str(target)
-    return str(asked), target, str(output.get("completion") or "")
+    return str(asked), target, str(output.get("completion") or "") if isinstance(output, dict) else ""

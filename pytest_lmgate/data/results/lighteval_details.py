@@ -9,42 +9,33 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pytest_lmgate.data.readers import READERS
 from pytest_lmgate.data.results import rows
-from pytest_lmgate.data.results.rows import Columns, Facts, Group, ResultRow, ResultRun, Series, Told
 from pytest_lmgate.errors import DataError
 
-_DETAILS = re.compile(r"details_(.+)_(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?)\.parquet")
+_DETAILS = re.compile(rf"details_(.+)_({rows.DATE})\.parquet")
 _GENERATION = ("generation_size", "stop_sequence", "num_samples", "generation_grammar")
-_Json = Mapping[str, Any]
 
 
-def read(path: Path, columns: Columns) -> ResultRun | None:
+def read(path: Path, columns: rows.Columns) -> rows.ResultRun | None:
     """Read an output folder with one run, or the details of one task."""
-    files = sorted(path.rglob("details_*.parquet")) if path.is_dir() else [path]
-    tasks = {match[1]: (match[2], file) for file in files if (match := _DETAILS.fullmatch(file.name))}
-    runs = sorted({(match[2], str(file.parent)) for file in files if (match := _DETAILS.fullmatch(file.name))})
-    if not runs:
+    tasks, date, remarks = rows.newest(path, rows.files_of(path, "details_*.parquet"), _DETAILS)
+    if not tasks:
         return None
-    if len(runs) > 1:
-        listed = ", ".join(f"{date} in {folder}" for date, folder in runs)
-        raise DataError(f"{path}: it has {len(runs)} runs: name the folder of one of them, which are {listed:.600}")
-    root = next((each for each in files[0].parents if each.name == "details"), files[0].parent).parent
-    beside = next((path if path.is_dir() else root).rglob(f"results_{runs[0][0]}.json"), None)
+    details = next((each for each in path.parents if each.name == "details"), path.parent)
+    beside = next((path if path.is_dir() else details.parent).rglob(f"results_{date}.json"), None)
     results = {} if beside is None else rows.read_json(beside)
-    if path.is_dir() and (lost := results.get("config_tasks", {}).keys() - tasks.keys()):
-        raise DataError(f"{beside}: the run has no details of {', '.join(sorted(lost)[:5])}: it is not whole")
-    series = tuple(each for task, (_, file) in tasks.items() for each in _series(task, file, results))
-    model = results.get("config_general", {}).get("model_name")
-    return ResultRun(path=path, tool="lighteval", model=str(model or ""), series=series, groups=_groups(tasks, results))
+    if path.is_dir() and (lost := sorted(results.get("config_tasks", {}).keys() - tasks.keys())):
+        raise DataError(f"{beside}: the run has no details of {', '.join(lost[:5])}: it is not whole")
+    series = tuple(each for task, file in tasks.items() for each in _series(task, file, results))
+    model, groups = str(results.get("config_general", {}).get("model_name") or ""), _groups(tasks, results)
+    return rows.ResultRun(path=path, tool="lighteval", model=model, series=series, groups=groups, remarks=remarks)
 
 
-def _series(task: str, file: Path, results: _Json) -> list[Series]:
+def _series(task: str, file: Path, results: rows.Json) -> list[rows.Series]:
     rows.require_small(file)
     collected = rows.Collected()
     for at, row in enumerate(READERS[".parquet"](file, task)):
@@ -57,7 +48,7 @@ def _series(task: str, file: Path, results: _Json) -> list[Series]:
         if any(value is not None and math.isnan(value) for value in response.get("logprobs") or ()):
             raise DataError(f"{where}: the model's log-likelihood is NaN")
         shots = [[shot.get("query"), shot.get("choices")] for shot in doc.get("fewshot_samples") or ()]
-        made = ResultRow(
+        made = rows.ResultRow(
             str(at),
             document=rows.digest(doc.get("query"), doc.get("choices"), doc.get("gold_index")),
             prompt=rows.digest(shots, doc.get("instruction")),
@@ -69,31 +60,28 @@ def _series(task: str, file: Path, results: _Json) -> list[Series]:
     return collected.series(task, partial(_told, task, results))
 
 
-def _groups(tasks: Iterable[str], results: _Json) -> dict[str, Group]:
+def _groups(tasks: dict[str, Path], results: rows.Json) -> dict[str, rows.Group]:
     """Return the subsets of each task, as in ``mmlu:anatomy|5``, which lighteval averages as ``mmlu:_average|5``."""
-    subsets: dict[str, list[str]] = defaultdict(list)
+    subsets: dict[str, list[str]] = defaultdict(list)  # by the name of their average
     for task in tasks:
         name, shots = task.rpartition("|")[::2]
         if ":" in name:
-            subsets[f"{name.partition(':')[0]}|{shots}"].append(task)
+            subsets[f"{name.partition(':')[0]}:_average|{shots}"].append(task)
     told = results.get("results", {})
-    return {
-        name: Group(tuple(of_group), told.get(name.replace("|", ":_average|"), {}))
-        for name, of_group in subsets.items()
-    }
+    found = {name: rows.Group(tuple(inside), {**told.get(name, {})}) for name, inside in subsets.items()}
+    return {name.replace(":_average", ""): group for name, group in found.items()}
 
 
-def _told(task: str, results: _Json, metric: str, _: str) -> Told:
+def _told(task: str, results: rows.Json, metric: str, _: str) -> rows.Told:
     config, shots = results.get("config_tasks", {}).get(task), task.rpartition("|")[2]
     if config is None:
-        return Told(facts=Facts(number_of_shots=shots))
-    definition: _Json = next(
-        (each for each in config.get("metrics") or () if metric in str(each.get("metric_name"))), {}
-    )
+        return rows.Told(facts=rows.Facts(number_of_shots=shots))
+    named = [each for each in config.get("metrics") or () if metric in str(each.get("metric_name"))]
+    definition = named[0] if named else {}
     higher = definition.get("higher_is_better")  # of each, where a function makes several metrics
     model = results.get("config_general", {}).get("model_config", {})
     generation = {key: config.get(key) for key in _GENERATION} | {"model": model.get("generation_parameters")}
-    facts = Facts(
+    facts = rows.Facts(
         task_version=str(config.get("version")),
         metric_definition=rows.canonical(definition),
         filter_or_solver=rows.canonical([config.get("prompt_function"), config.get("hf_filter")]),
@@ -102,10 +90,10 @@ def _told(task: str, results: _Json, metric: str, _: str) -> Told:
         repeats=str(config.get("num_samples") or 1),
     )
     value = results.get("results", {}).get(task, {}).get(metric)
-    return Told(facts=facts, value=value, higher=higher.get(metric) if isinstance(higher, dict) else higher)
+    return rows.Told(facts=facts, value=value, higher=higher.get(metric) if isinstance(higher, dict) else higher)
 
 
-def _texts(doc: _Json, response: _Json) -> rows.Texts:
+def _texts(doc: rows.Json, response: rows.Json) -> rows.Texts:
     choices, gold, scores = doc.get("choices") or [], doc.get("gold_index"), response.get("logprobs") or []
     right = [str(choices[at]) for at in (gold if isinstance(gold, list) else [gold]) if isinstance(at, int)]
     if response.get("text"):

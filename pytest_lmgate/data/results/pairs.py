@@ -6,25 +6,24 @@ tells is named as not checked.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
 from pytest_lmgate.data.results.rows import Facts, ResultRow, ResultRun, Series, Weights, joined
-from pytest_lmgate.errors import ComparisonError, ConfigError, nearest
+from pytest_lmgate.errors import ComparisonError, ConfigError
 
 Missing = Literal["error", "drop"]
-_Rows = tuple[ResultRow, ...]
-_SIDES = ("OLD", "NEW")
+Runs = tuple[ResultRun, ResultRun]
+_SIDES, _OPTIONS = ("OLD", "NEW"), ("--task", "--metric")
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """One metric of a task, or of a group of tasks, with the same rows of both runs in the same order."""
 
-    task: str
     old: Series
     new: Series
     unchecked: tuple[str, ...] = ()  # what a file does not tell
@@ -36,7 +35,7 @@ def pairs_of(
     old: ResultRun, new: ResultRun, *, tasks: Sequence[str], metrics: Sequence[str], missing: Missing
 ) -> tuple[list[Pair], list[str]]:
     """Pair the series that both runs have; return the pairs, and sentences about what is left out."""
-    before, after = (_chosen(run, tasks, metrics) for run in (old, new))
+    before, after = ({each.title: each for each in run.chosen(tasks, metrics, _OPTIONS)} for run in (old, new))
     lost, added = ([name for name in one if name not in other] for one, other in ((before, after), (after, before)))
     if lost and missing == "error":
         raise ComparisonError(
@@ -60,8 +59,7 @@ def paired(old: Series, new: Series, missing: Missing, names: tuple[str, str] = 
         unchecked = _require_same_facts(old.facts, new.facts, names)
         if old.direction != new.direction:
             raise ComparisonError(f"{names[0]} says that {old.direction} is better, {names[1]} {new.direction}")
-        before, after, dropped = _aligned(_by_key(old, names[0]), _by_key(new, names[1]), missing, names)
-        sides = [*zip(before, after, strict=True)]
+        sides, dropped = _aligned(_by_key(old, names[0]), _by_key(new, names[1]), missing, names)
         if differing := [now.id for then, now in sides if then.prompt and now.prompt and then.prompt != now.prompt]:
             raise ComparisonError(
                 f"the prompts or targets of {len(differing):,} of {len(sides):,} rows differ, first of row "
@@ -70,80 +68,47 @@ def paired(old: Series, new: Series, missing: Missing, names: tuple[str, str] = 
         if any(then.cluster != now.cluster for then, now in sides):
             raise ComparisonError("the clusters of the rows differ")
     except ComparisonError as error:
-        return Pair(old.task, old, new, problem=str(error))
-    if not all(row.prompt for row in (*before, *after)):
+        return Pair(old, new, problem=str(error))
+    if not all(row.prompt for both in sides for row in both):
         unchecked.append("prompts")
-    if not all(row.document or row.prompt for row in (*before, *after)):
+    if not all(row.document or row.prompt for both in sides for row in both):
         unchecked.append("content of the rows, which are matched by their ids alone")
     if not (old.complete and new.complete):
         unchecked.append("whether the runs are complete")
-    old, new = dataclasses.replace(old, rows=before), dataclasses.replace(new, rows=after)
-    return Pair(old.task, old, new, tuple(unchecked), dropped)
+    before, after = zip(*sides, strict=True)
+    return Pair(replace(old, rows=before), replace(new, rows=after), tuple(unchecked), dropped)
 
 
-def grouped(
-    pairs: Sequence[Pair], runs: tuple[ResultRun, ResultRun], weights: Weights, tasks: Sequence[str]
-) -> list[Pair]:
+def grouped(pairs: Sequence[Pair], runs: Runs, weights: Weights, tasks: Sequence[str]) -> list[Pair]:
     """Join the tasks of each group in `tasks`, or of the outermost groups, metric by metric; other tasks stay."""
     old, new = (run.groups for run in runs)
     known = sorted(name for name in old.keys() & new.keys() if {*old[name].tasks} == {*new[name].tasks})
     if not (groups := [name for name in known if name in tasks or not tasks]):
-        raise ConfigError.of(
-            "--group",
-            f"expected a group of tasks that both have{' in --task' if known else ''}; "
-            f"they have {_listed(known) or 'none'}",
-        )
+        expected = f"expected a group of tasks that both have{' in --task' if known else ''}"
+        raise ConfigError.of("--group", f"{expected}; they have {_listed(known) or 'none'}")
     groups.sort(key=lambda name: len(new[name].tasks))  # the group of a task is the outermost
     group_of = {task: name for name in groups for task in new[name].tasks}
     found: dict[tuple[str, str], list[Pair]] = {}
     for pair in pairs:
-        found.setdefault((group_of.get(pair.task, pair.task), pair.new.label), []).append(pair)
+        found.setdefault((group_of.get(pair.new.task, pair.new.task), pair.new.label), []).append(pair)
     return [_joined(name, each, weights) if len(each) > 1 else each[0] for (name, _), each in found.items()]
 
 
 def _paired_groups(old: Series, new: Series, missing: Missing, names: tuple[str, str]) -> Pair:
     tasks, others = ({part.task: part for part in series.parts} for series in (new, old))
     if differing := sorted(tasks.keys() ^ others.keys()):
-        raise ComparisonError(
-            f"the tasks of {new.task} differ: only one of {' and '.join(names)} has {_listed(differing)}"
-        )
+        raise ComparisonError(f"{new.task}: only one of {' and '.join(names)} has the tasks {_listed(differing)}")
     if new.weights is None or new.weights != old.weights:
         raise ComparisonError(f"{new.task} is averaged by {old.weights} in {names[0]}, by {new.weights} in {names[1]}")
     return _joined(new.task, [paired(others[task], part, missing, names) for task, part in tasks.items()], new.weights)
 
 
 def _joined(name: str, pairs: Sequence[Pair], weights: Weights) -> Pair:
-    problems = [f"{pair.task}: {pair.problem}" for pair in pairs if pair.problem]
-    old, new = (joined(name, side, weights) for side in ([pair.old for pair in pairs], [pair.new for pair in pairs]))
-    if new.refused:
-        problems.append(new.refused)
+    old, new = joined(name, [pair.old for pair in pairs], weights), joined(name, [pair.new for pair in pairs], weights)
+    problems = [f"{pair.new.task}: {pair.problem}" for pair in pairs if pair.problem]
+    problems += [new.refused] if new.refused else []
     unchecked = tuple(dict.fromkeys(each for pair in pairs for each in pair.unchecked))
-    return Pair(name, old, new, unchecked, sum(pair.dropped for pair in pairs), "; ".join(problems[:3]))
-
-
-def _chosen(run: ResultRun, tasks: Sequence[str], metrics: Sequence[str]) -> dict[str, Series]:
-    """Return the series of the wanted tasks, or groups of tasks, and metrics, by their names."""
-    found: dict[str, Series] = {}
-    groups = {name: {*group.tasks} for name, group in run.groups.items()}
-    called = [
-        {
-            "--task": {each.task, *(name for name, of_group in groups.items() if each.task in of_group)},
-            "--metric": {each.metric, each.label},
-        }
-        for each in run.series
-    ]
-    wanted = {"--task": {*tasks}, "--metric": {*metrics}}
-    for option, names in wanted.items():
-        known = sorted({name for each in called for name in each[option]})
-        for name in sorted(names.difference(known)):
-            message = f"{run.path} has no {name!r}{nearest(name, known)}; it has {_listed(known)}"
-            raise ConfigError.of(option, message)
-    for series, each in zip(run.series, called, strict=True):
-        if all(not names or names & each[option] for option, names in wanted.items()):
-            name = f"{series.task}: {series.label}"
-            if found.setdefault(name, series) is not series:
-                raise ComparisonError(f"{run.path}: {name} is there twice: name the file or the folder of one run")
-    return found
+    return Pair(old, new, unchecked, sum(pair.dropped for pair in pairs), "; ".join(problems[:3]))
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -152,14 +117,16 @@ def _listed(names: Sequence[str]) -> str:
 
 def _require_same_facts(old: Facts, new: Facts, names: tuple[str, str]) -> list[str]:
     """Return the names of the facts that a file does not tell; ComparisonError if others differ."""
-    sides = {field.name: (getattr(old, field.name), getattr(new, field.name)) for field in dataclasses.fields(Facts)}
-    if differing := [
-        f"{name.replace('_', ' ')} ({then:.200} in {names[0]}, {now:.200} in {names[1]})"
-        for name, (then, now) in sides.items()
-        if then is not None and now is not None and then != now
-    ]:
+    untold, differing = [], []
+    for (field, then), now in zip(asdict(old).items(), asdict(new).values(), strict=True):
+        name = field.replace("_", " ")
+        if then is None or now is None:
+            untold.append(name)
+        elif then != now:
+            differing.append(f"{name} ({then:.200} in {names[0]}, {now:.200} in {names[1]})")
+    if differing:
         raise ComparisonError(f"the measurements differ: {'; '.join(differing)}")
-    return [name.replace("_", " ") for name, values in sides.items() if None in values]
+    return untold
 
 
 def _by_key(series: Series, side: str) -> dict[object, ResultRow]:
@@ -175,19 +142,16 @@ def _by_key(series: Series, side: str) -> dict[object, ResultRow]:
 
 def _aligned(
     old: Mapping[object, ResultRow], new: Mapping[object, ResultRow], missing: Missing, names: tuple[str, str]
-) -> tuple[_Rows, _Rows, int]:
+) -> tuple[list[tuple[ResultRow, ResultRow]], int]:
     """Return the rows that both sides have, in the order of the new ones, and how many others there are."""
     lost, added = ([row.id for key, row in one.items() if key not in other] for one, other in ((old, new), (new, old)))
     if (lost or added) and missing == "error":
-        said = [
-            f"{len(ids):,} only in {side} ({_listed(ids)})"
-            for side, ids in zip(names, (lost, added), strict=True)
-            if ids
-        ]
+        sides = zip(names, (lost, added), strict=True)
+        said = " and ".join(f"{len(ids):,} only in {side} ({_listed(ids)})" for side, ids in sides if ids)
         same = len({*lost} & {*added})
         changed = f"; {same:,} rows of the same id have another document" if same else ""
         drop = "; --missing drop compares the common rows" if names == _SIDES else ""
-        raise ComparisonError(f"the rows differ: {' and '.join(said)} of {len(old):,} and {len(new):,}{changed}{drop}")
-    if not (both := [key for key in new if key in old]):
+        raise ComparisonError(f"the rows differ: {said} of {len(old):,} and {len(new):,}{changed}{drop}")
+    if not (both := [(old[key], row) for key, row in new.items() if key in old]):
         raise ComparisonError("the two have no row in common")
-    return tuple(old[key] for key in both), tuple(new[key] for key in both), len(lost) + len(added)
+    return both, len(lost) + len(added)

@@ -11,29 +11,32 @@ import hashlib
 import json
 import math
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from pytest_lmgate.errors import ConfigError, DataError, nearest
 from pytest_lmgate.settings.metrics import Direction
 
 _FORMATS = ("lm_eval_logs", "inspect_logs", "lighteval_details", "every_eval_ever", "tables")
 _TAGS = ("subject", "subtask", "category", "subset", "level", "difficulty", "language", "domain", "type")
-MOST_BYTES = 2**31
-"""Bytes of a file, or of all that is read of an archive."""
-_MOST_LINE = 2**26
+NAMED = "--id and --score, or id: and score: under results:"
+"""How columns are named."""
+DATE = r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?"
+"""As tools write it into names of files."""
+MOST_BYTES, MOST_LINE = 2**31, 2**26
+"""Bytes of a file, or of all that is read of an archive; and of a line."""
 _LOWER = {"loss", "error", "errors", "perplexity", "ppl", "wer", "cer", "ter", "brier", "distance", "bits", "toxicity"}
 _HIGHER = {"acc", "accuracy", "exact", "match", "em", "f", "rouge", "correct", "pass", "includes", "recall",
            "precision"}  # fmt: skip
 _NO_MEANS = ("perplexity", "bits_per_byte")
+Json = Mapping[str, Any]
 Weights = Literal["size", "task"]
 Texts = tuple[str, str, str]
 """Prompt, reference and output."""
@@ -48,11 +51,15 @@ class ResultRow(msgspec.Struct, frozen=True):
     cluster: str = ""  # rows of one cluster are not independent; empty for the document's or the row's own
     tags: Mapping[str, str] = {}
     texts: Callable[[], Texts] = lambda: ("", "", "")  # made when they are shown
-    score: float = math.nan
+    score: float = math.nan  # of a metric of the whole corpus, a row has none
+
+    @property
+    def unit(self) -> str:
+        """The name of its cluster."""
+        return self.cluster or self.document or self.id
 
 
-@dataclass(frozen=True, kw_only=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What two comparable runs share; None if the file does not tell it. Names are shown, without underscores."""
 
     task_version: str | None = None
@@ -64,27 +71,28 @@ class Facts:
     repeats: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Told:
+class Told(msgspec.Struct, frozen=True, kw_only=True):
     """What a tool tells of one of its metrics."""
 
     facts: Facts = Facts()
     value: float | None = None  # the tool's own average of the rows
     higher: bool | None = None  # whether higher is better
+    complete: bool = False  # whether the tool says that every row was measured and is here
 
 
-@dataclass(frozen=True, kw_only=True)
-class Series:
+class Series(msgspec.Struct, frozen=True, kw_only=True):
     """The rows of one metric of a task, under one filter."""
 
     task: str
     metric: str
     filter: str = ""
+    tool: str = ""  # of the run
+    remarks: tuple[str, ...] = ()  # of the run
     rows: tuple[ResultRow, ...] = ()
     direction: Direction | None = None  # which scores are better; None if neither the file nor the name tells it
     facts: Facts = Facts()
     refused: str = ""  # why the rows cannot be judged
-    complete: bool = False  # whether the file says that every row was measured and is here
+    complete: bool = False  # as it is told
     parts: tuple[Series, ...] = ()  # of a group of tasks, these; the rows are theirs
     weights: Weights | None = None  # of a group, whether each row counts alike, or each task
 
@@ -93,13 +101,20 @@ class Series:
         """The metric with its filter, as lm-evaluation-harness writes it."""
         return f"{self.metric},{self.filter}" if self.filter else self.metric
 
+    @property
+    def name(self) -> str:
+        return self.task
 
-@dataclass(frozen=True)
-class Group:
+    @property
+    def title(self) -> str:
+        return f"{self.task}: {self.label}"
+
+
+class Group(msgspec.Struct, frozen=True):
     """Tasks that a tool averages."""
 
     tasks: tuple[str, ...]
-    values: Mapping[str, object] = field(default_factory=dict)  # the tool's own averages, by the metric's label
+    values: Mapping[str, object] = {}  # the tool's own averages, by the metric's label
 
 
 def joined(name: str, parts: Sequence[Series], weights: Weights) -> Series:
@@ -107,17 +122,13 @@ def joined(name: str, parts: Sequence[Series], weights: Weights) -> Series:
 
     The task is a tag of each row and a part of its cluster: a document of one task is not that of another.
     """
-    facts = {field.name: _shared([getattr(part.facts, field.name) for part in parts]) for field in fields(Facts)}
+    facts = {name: _shared([getattr(part.facts, name) for part in parts]) for name in Facts.__struct_fields__}
     agree = len({part.direction for part in parts}) == 1
     return replace(
         parts[0],
         task=name,
         rows=tuple(
-            msgspec.structs.replace(
-                row,
-                tags={**row.tags, "task": part.task},
-                cluster=f"{part.task} {row.cluster or row.document or row.id}",
-            )
+            replace(row, tags={**row.tags, "task": part.task}, cluster=f"{part.task} {row.unit}")
             for part in parts
             for row in part.rows
         ),
@@ -134,73 +145,78 @@ def _shared(told: Sequence[str | None]) -> str | None:
     return None if None in told else told[0] if len({*told}) == 1 else digest(*told)[:12]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResultRun:
+class ResultRun(msgspec.Struct, frozen=True, kw_only=True):
     """What one path holds: a run of a tool."""
 
     path: Path
     tool: str  # with its version, if known
     model: str = ""
     series: tuple[Series, ...] = ()
-    groups: Mapping[str, Group] = field(default_factory=dict)
+    groups: Mapping[str, Group] = {}
     remarks: tuple[str, ...] = ()
 
+    def chosen(self, tasks: Sequence[str], metrics: Sequence[str], options: tuple[str, str]) -> list[Series]:
+        """Return the series of tasks, or groups of tasks, and of metrics, alone or with a filter as in ``acc,none``.
+
+        All are chosen if none is named. An error about a task or a metric is one of its option.
+        """
+
+        def names_of_task(each: Series) -> set[str]:
+            return {each.task, *(name for name, group in self.groups.items() if each.task in group.tasks)}
+
+        def names_of_metric(each: Series) -> set[str]:
+            return {each.metric, f"{each.metric},{each.filter or 'none'}"}
+
+        of_tasks = _wanted(self.series, names_of_task, tasks, options[0], f"{self.path} has no task")
+        where = f"{self.path}: {', '.join(tasks)}" if tasks else f"{self.path}"
+        return _wanted(of_tasks, names_of_metric, metrics, options[1], f"{where} has no metric")
+
     def find(self, task: str, metric: str, filter_: str = "") -> Series:
-        """Return the series of a metric, alone or with its filter as in ``acc,none``; errors list what there is.
+        """Return the series of a metric.
 
         A group of tasks is one series, averaged as the tool does: by size, unless its own value is that by task.
         """
         if task in self.groups:
             return self._joined(task, [self.find(each, metric, filter_) for each in self.groups[task].tasks])
-        of_task = [each for each in self.series if each.task == task]
-        self._require("dataset", "the results have no task", task, [*[each.task for each in self.series], *self.groups])
-        called = [(each.metric, f"{each.metric},{each.filter or 'none'}") for each in of_task]
-        self._require(
-            "metric",
-            f"the task {task!r} has no metric",
-            metric,
-            [name for name, _ in called],
-            *(full for _, full in called),
-        )
-        named = [each for each, names in zip(of_task, called, strict=True) if metric in names]
-        filters = list(dict.fromkeys(each.filter or "none" for each in named))
-        if filter_:
-            self._require("variant", f"{metric} of the task {task!r} has no filter", filter_, filters)
-            named = [each for each in named if (each.filter or "none") == filter_]
-        elif len(filters) > 1:
-            message = f"{metric} of the task {task!r} has several filters: expected one of {', '.join(filters)}"
-            raise ConfigError.of("variant", f"{self.path}: {message}")
-        where = f"{self.path}: {task}: {named[0].label}"
-        if len(named) > 1:
-            raise DataError(f"{where} is there twice: name the file or the folder of one run")
-        if named[0].refused:
-            raise DataError(f"{where} cannot be judged: {named[0].refused}")
-        return named[0]
+        filters = {each.filter or "none": each for each in self.chosen([task], [metric], ("dataset", "metric"))}
+        found = filters.get(filter_) if filter_ or len(filters) > 1 else next(iter(filters.values()))
+        if found is None:
+            known = ", ".join(filters)
+            several = f"several filters: expected one of {known}"
+            lacking = f"no filter {filter_!r}{nearest(filter_, filters)}; it has {known}" if filter_ else several
+            raise ConfigError.of("variant", f"{self.path}: {metric} of the task {task!r} has {lacking}")
+        if found.refused:
+            raise DataError(f"{self.path}: {found.title} cannot be judged: {found.refused}")
+        return found
 
     def _joined(self, name: str, parts: Sequence[Series]) -> Series:
         if len(parts) == 1:
             return replace(parts[0], task=name)
-        sizes = [len(part.rows) for part in parts]
-        means = [math.fsum(row.score for row in part.rows) / len(part.rows) for part in parts]
-        by_size = math.fsum(mean * size for mean, size in zip(means, sizes, strict=True)) / sum(sizes)
-        averages: dict[Weights, float] = {"size": by_size, "task": math.fsum(means) / len(means)}
-        told = self.groups[name].values.get(parts[0].label)
+        by_task = math.fsum(_mean(part.rows) for part in parts) / len(parts)
+        averages: dict[Weights, float] = {"size": _mean([row for part in parts for row in part.rows]), "task": by_task}
+        values, label = self.groups[name].values, parts[0].label
+        told = values.get(label, values.get(f"{label},none"))
         for weights, value in averages.items():
             if not isinstance(told, int | float) or _is_same(told, value):
                 return joined(name, parts, weights)
         raise DataError(
-            f"{self.path}: {name}: {parts[0].label}: the tool's value is {told:.6g}, but the mean of its tasks is "
+            f"{self.path}: {name}: {label}: the tool's value is {told:.6g}, but the mean of its tasks is "
             f"{averages['size']:.6g} by size and {averages['task']:.6g} by task: rows or tasks are missing"
         )
 
-    def _require(self, argument: str, lacking: str, name: str, known: Sequence[str], *others: str) -> None:
-        if name not in (*known, *others):
-            listed = ", ".join(dict.fromkeys(known))
-            raise ConfigError.of(argument, f"{self.path}: {lacking} {name!r}{nearest(name, known)}; it has {listed}")
+
+def _wanted(
+    series: Sequence[Series], names_of: Callable[[Series], set[str]], wanted: Sequence[str], option: str, lacking: str
+) -> list[Series]:
+    """Return the series that have a wanted name, or all if none is wanted; ConfigError if a name is of no series."""
+    known = sorted({name for each in series for name in names_of(each)})
+    for name in sorted({*wanted}.difference(known)):
+        listed = ", ".join(each for each in known if not each.endswith(",none"))
+        raise ConfigError.of(option, f"{lacking} {name!r}{nearest(name, known)}; it has {listed}")
+    return [each for each in series if not wanted or names_of(each).intersection(wanted)]
 
 
-@dataclass(frozen=True)
-class Columns:
+class Columns(msgspec.Struct, frozen=True):
     """The columns of a table that hold a row's id, its score and its cluster."""
 
     id: str = ""
@@ -208,11 +224,11 @@ class Columns:
     cluster: str = ""
 
 
-def read(path: Path, columns: Columns = Columns()) -> ResultRun:
+def read(path: Path, columns: Columns | None = None) -> ResultRun:
     """Read the results in a file or folder; DataError if no format takes it, or something in it cannot be."""
     for reader in _readers():
         try:
-            run = reader(path, columns)
+            run = reader(path, columns or Columns())
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -225,12 +241,14 @@ def read(path: Path, columns: Columns = Columns()) -> ResultRun:
         if run is not None:
             if not run.series:
                 raise DataError(f"{path}: expected rows with scores, got none")
-            return run
+            (title, count), *_ = Counter(each.title for each in run.series).most_common(1)
+            if count > 1:
+                raise DataError(f"{path}: {title} is there twice: name the file or the folder of one run")
+            return replace(run, series=tuple(replace(each, tool=run.tool, remarks=run.remarks) for each in run.series))
+    got = "none of them" if path.exists() else "nothing of this name"
     raise DataError(
         f"{path}: expected the results of lm-eval (--log_samples), inspect_ai, lighteval (--save-details) or "
-        f"Every Eval Ever, or a .jsonl, .csv or .parquet file whose columns are named: --id and --score, or id: "
-        f"and score: under results: of a model; got "
-        f"{'none of them' if path.exists() else 'nothing of this name'}"
+        f"Every Eval Ever, or a .jsonl, .csv or .parquet file whose columns are named: {NAMED} of a model; got {got}"
     )
 
 
@@ -246,40 +264,28 @@ class Collected:
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], list[ResultRow]] = defaultdict(list)
-        self._corpus: set[tuple[str, str]] = set()
 
     def add(self, metric: str, filter_: str, score: object, row: ResultRow, where: object) -> None:
         """Add a row with its score; a list or mapping in place of one is of a metric of the whole corpus."""
-        if isinstance(score, (list, dict)):
-            self._corpus.add((metric, filter_))
-            self._rows.setdefault((metric, filter_), [])
-        elif isinstance(score, (int, float)) and math.isfinite(score):
-            self._rows[metric, filter_].append(msgspec.structs.replace(row, score=float(score)))
-        else:
+        if isinstance(score, (int, float)) and math.isfinite(score):
+            row = replace(row, score=float(score))
+        elif not isinstance(score, (list, dict)):
             hint = "; a failed request is not a wrong answer" if score is None else ""
             raise DataError(f"{where}: {metric}: expected a finite number as score, got {score!r:.60}{hint}")
+        self._rows[metric, filter_].append(row)
 
-    def series(
-        self,
-        task: str,
-        told: Callable[[str, str], Told] = lambda *_: Told(),
-        *,
-        complete: bool = False,
-    ) -> list[Series]:
+    def series(self, task: str, told: Callable[[str, str], Told] = lambda *_: Told()) -> list[Series]:
         """Return the rows of each metric with what is `told` of it, by its name and filter."""
         found = []
         for (metric, filter_), rows in self._rows.items():
-            said, refused = told(metric, filter_), ""
-            mean = math.fsum(row.score for row in rows) / max(1, len(rows))
-            if (metric, filter_) in self._corpus:
+            said, mean, refused = told(metric, filter_), _mean(rows), ""
+            if math.isnan(mean):
                 refused = "it is a metric of the whole corpus, and its rows hold no scores of their own"
             elif said.value is None and any(part in metric for part in _NO_MEANS):
                 refused = "it is not a mean over rows"
             elif said.value is not None and not _is_same(said.value, mean):
-                refused = (
-                    f"the tool's value is {said.value:.6g}, the mean of its rows {mean:.6g}: rows are missing, or it "
-                )
-                refused += "is not a mean over rows"
+                refused = f"the tool's value is {said.value:.6g}, the mean of its rows {mean:.6g}: "
+                refused += "rows are missing, or it is not a mean over rows"
             found.append(
                 Series(
                     task=task,
@@ -289,10 +295,14 @@ class Collected:
                     direction=_direction(metric, said.higher),
                     facts=said.facts,
                     refused=refused,
-                    complete=complete,
+                    complete=said.complete,
                 )
             )
         return found
+
+
+def _mean(rows: Sequence[ResultRow]) -> float:
+    return math.fsum(row.score for row in rows) / max(1, len(rows))
 
 
 def _is_same(told: float, mean: float) -> bool:
@@ -309,9 +319,8 @@ def _place(row: ResultRow) -> list[tuple[int, str]]:
 def _direction(metric: str, higher: bool | None) -> Direction | None:
     """Return which scores are better: as the tool says, else by the words of the metric's name, if they agree."""
     if higher is None:
-        words = {word.rstrip("0123456789") or word for word in re.split(r"[^a-z0-9]+", metric.lower())} | {
-            metric.lower()
-        }
+        name = metric.lower()
+        words = {name, *(word.rstrip("0123456789") for word in re.split(r"[^a-z0-9]+", name))}
         ups, downs = bool(words & _HIGHER or metric == "score"), bool(words & _LOWER)
         higher = ups if ups != downs else None
     return None if higher is None else "higher" if higher else "lower"
@@ -329,9 +338,7 @@ def canonical(value: object) -> str:
 
 def tags_of(columns: object) -> Mapping[str, str]:
     """Return the tags that a document names."""
-    if not isinstance(columns, dict):
-        return {}
-    found = {name: columns[name] for name in _TAGS if name in columns}
+    found = {name: columns[name] for name in _TAGS if name in columns} if isinstance(columns, dict) else {}
     return {name: str(value)[:100] for name, value in found.items() if isinstance(value, str | int)}
 
 
@@ -364,32 +371,46 @@ def json_object(text: bytes, where: object) -> dict[str, Any]:
     return value
 
 
-class Line(NamedTuple):
-    """A line of a JSONL file, and where it is."""
-
-    text: bytes
-    path: Path
-    number: int
-    offset: int
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.number}"
+def files_of(path: Path, pattern: str, *begin: bytes) -> list[Path]:
+    """Return a file, or the files of a folder, of some name and with some words at their beginning."""
+    files = sorted(path.rglob(pattern)) if path.is_dir() else [path] if path.match(pattern) else []
+    return [file for file in files if not begin or (file.is_file() and _begins(file, begin))]
 
 
-def lines_of(path: Path) -> Iterator[Line]:
-    """Return the lines of a JSONL file that are not blank."""
+def _begins(file: Path, words: Sequence[bytes]) -> bool:
+    with file.open("rb") as opened:
+        begin = opened.read(8192)
+    return all(word in begin for word in words)
+
+
+def newest(path: Path, files: Iterable[Path], name: re.Pattern[str]) -> tuple[dict[str, Path], str, tuple[str, ...]]:
+    """Return one run's file of each task, its date, and remarks; `name` has a task and a date.
+
+    It is the newest run if it has all tasks of the others, which are in its folder and so the same model's.
+    """
+    runs: dict[tuple[str, Path], dict[str, Path]] = defaultdict(dict)
+    for file in sorted(files):
+        if match := name.fullmatch(file.name):
+            runs[match[2], file.parent][match[1]] = file
+    date, folder = last = max(runs, default=("", path))  # if there is none, a run without tasks
+    if any(other != folder or tasks.keys() - runs[last].keys() for (_, other), tasks in runs.items()):
+        listed = [f"{other.relative_to(path)} of {at} ({len(tasks)} tasks)" for (at, other), tasks in runs.items()]
+        raise DataError(
+            f"{path}: it has {len(runs)} runs, of several models or of several tasks: name the folder of one run, or "
+            f"the results_DATE.json of one of lm-eval; they are {', '.join(listed):.600}"
+        )
+    remark = f"{path}: {len(runs)} runs of one model; the newest is judged, of {date}"
+    return runs[last], date, (remark,) if len(runs) > 1 else ()
+
+
+def lines_of(path: Path) -> Iterator[tuple[str, bytes, int]]:
+    """Return the lines of a JSONL file that are not blank: where each is, its text and its offset."""
+    require_small(path)
     offset = 0
     with path.open("rb") as file:
-        for number, text in enumerate(iter(partial(file.readline, _MOST_LINE + 1), b""), 1):
-            if len(text) > _MOST_LINE or offset > MOST_BYTES:
-                raise DataError(f"{path}:{number}: expected at most {_MOST_LINE:,} bytes a line, {MOST_BYTES:,} in all")
+        for number, text in enumerate(file, 1):
+            if len(text) > MOST_LINE:
+                raise DataError(f"{path}:{number}: expected at most {MOST_LINE:,} bytes a line, got {len(text):,}")
             if not text.isspace():
-                yield Line(text, path, number, offset)
+                yield f"{path}:{number}", text, offset
             offset += len(text)
-
-
-def line_again(path: Path, offset: int) -> dict[str, Any]:
-    """Return the object of a line that was read: its texts are needed only if they are shown."""
-    with path.open("rb") as file:
-        file.seek(offset)
-        return json_object(file.readline(_MOST_LINE), path)

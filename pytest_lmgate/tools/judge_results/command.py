@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from pytest_lmgate.cli.console import AsJson, show
 from pytest_lmgate.cli.reports import made
+from pytest_lmgate.data.results.pairs import Missing, grouped, pairs_of
+from pytest_lmgate.data.results.rows import Columns, Weights, read
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.report.formats import parse_report
-
-if TYPE_CHECKING:
-    from pytest_lmgate.judge.result import Results, Verdict
+from pytest_lmgate.settings.metrics import Direction
 
 
 def judge(
@@ -27,15 +26,11 @@ def judge(
     metric: Annotated[list[str], typer.Option(help="Judge only this metric, such as acc or acc,none.")] = [],  # noqa: B006
     task: Annotated[list[str], typer.Option(help="Judge only this task, or the tasks of this group.")] = [],  # noqa: B006
     group: Annotated[
-        Literal["size", "task"] | None,
+        Weights | None,
         typer.Option(help="Judge the tasks of a group as one: by size each row counts alike, by task each task."),
     ] = None,
-    missing: Annotated[
-        Literal["error", "drop"], typer.Option(help="Rows that only one side has: an error, or left out.")
-    ] = "error",
-    better: Annotated[
-        Literal["higher", "lower"] | None, typer.Option(help="Which scores are better, if the files do not tell.")
-    ] = None,
+    missing: Annotated[Missing, typer.Option(help="Rows that only one side has: an error, or left out.")] = "error",
+    better: Annotated[Direction | None, typer.Option(help="Which scores are better, if the files do not tell.")] = None,
     confidence: Annotated[float, typer.Option(min=0.5, max=1, help="One-sided level of each bound.")] = 0.95,
     strict: Annotated[bool, typer.Option("--strict", help="Treat INCONCLUSIVE as FAIL.")] = False,
     report: Annotated[
@@ -43,16 +38,12 @@ def judge(
     ] = [],  # noqa: B006
     row_id: Annotated[str, typer.Option("--id", metavar="COLUMN", help="Of a table: the row's id.")] = "",
     score: Annotated[str, typer.Option(metavar="COLUMN", help="Of a table: the row's score.")] = "",
-    cluster: Annotated[
-        str, typer.Option(metavar="COLUMN", help="Of a table: what rows that belong together share.")
-    ] = "",
+    cluster: Annotated[str, typer.Option(metavar="COLUMN", help="Of a table: what rows of one cluster share.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Compare two results of an evaluation row by row; exit code 1 if a metric got worse, 3 if it cannot be judged."""
-    from pytest_lmgate.data.results.pairs import grouped, pairs_of
-    from pytest_lmgate.data.results.rows import Columns, read
     from pytest_lmgate.settings.gates import Tolerance
-    from pytest_lmgate.tools.judge_results.verdicts import Rules, judged
+    from pytest_lmgate.tools.judge_results.verdicts import Rules, judged, shown
 
     reports = [parse_report(each) for each in report]
     if not 0.5 < confidence < 1:
@@ -63,22 +54,25 @@ def judge(
     runs = read(old, Columns(row_id, score, cluster)), read(new, Columns(row_id, score, cluster))
     pairs, remarks = pairs_of(*runs, tasks=task, metrics=metric, missing=missing)
     pairs = grouped(pairs, runs, group, task) if group else pairs
-    verdicts = [judged(pair, runs, rules, ("lmgate", *sys.argv[1:])) for pair in pairs]
+    command = ("lmgate", *sys.argv[1:])
+    verdicts = [judged(pair, runs, rules, command) for pair in pairs]
     remarks += [*runs[0].remarks, *runs[1].remarks]
     if unchecked := dict.fromkeys(name for pair in pairs for name in pair.unchecked):
         remarks.append(f"not checked, because the files do not tell: {', '.join(unchecked)}")
     if runs[0].tool != runs[1].tool:
         remarks.append(f"measured by {runs[0].tool} (OLD) and {runs[1].tool} (NEW)")
     if not as_json:
-        show(None, _text(verdicts, remarks), as_json=False)
+        show(None, shown(verdicts, remarks), as_json=False)
     if reports or as_json:
-        results = _results(verdicts, remarks)
+        from pytest_lmgate.judge.provenance import run_now
+        from pytest_lmgate.judge.result import Results
+
+        results = Results(run=run_now(Path.cwd(), [*command]), verdicts=tuple(verdicts), remarks=tuple(remarks))
         typer.echo("".join(made(results, reports)), nl=False)
         if as_json:
             show(results, "", as_json=True)
-    errors = any(verdict.verdict == "error" for verdict in verdicts)
-    if errors or any(verdict.fails for verdict in verdicts):
-        raise typer.Exit(3 if errors else 1)
+    if any(verdict.fails for verdict in verdicts):  # an error does
+        raise typer.Exit(3 if any(verdict.verdict == "error" for verdict in verdicts) else 1)
 
 
 def _number(written: str) -> str | float:
@@ -86,22 +80,3 @@ def _number(written: str) -> str | float:
         return float(written)
     except ValueError:  # a percentage, or what the parser refuses
         return written
-
-
-def _text(verdicts: Sequence[Verdict], remarks: Sequence[str]) -> str:
-    """Return what the terminal shows: why a metric fails or cannot be judged, notes of the others, tables, remarks."""
-    from pytest_lmgate.report.explanation import explain
-    from pytest_lmgate.report.terminal import summary_lines
-
-    lines = [f"{explain(verdict)}\n" for verdict in verdicts if verdict.fails]
-    quiet = [(verdict.id, verdict.comparison) for verdict in verdicts if verdict.comparison and not verdict.fails]
-    lines += [f"{name}: {note}" for name, comparison in quiet for note in comparison.notes]
-    return "\n".join([*lines, *(line for _, line in summary_lines(verdicts)), *remarks])
-
-
-def _results(verdicts: Sequence[Verdict], remarks: Sequence[str]) -> Results:
-    from pytest_lmgate.judge.provenance import run_now
-    from pytest_lmgate.judge.result import Results
-
-    run = run_now(Path.cwd(), ["lmgate", *sys.argv[1:]])
-    return Results(run=run, verdicts=tuple(verdicts), remarks=tuple(remarks))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from pytest_lmgate.data.results.pairs import Pair
@@ -13,16 +12,16 @@ from pytest_lmgate.data.results.rows import ResultRun
 from pytest_lmgate.errors import ComparisonError, LmgateError
 from pytest_lmgate.judge.attribution import Attribution, tag_changes
 from pytest_lmgate.judge.result import Verdict
-from pytest_lmgate.judge.verdict import Samples, compare_samples, compared_verdict, row_changes
+from pytest_lmgate.judge.verdict import compare_samples, compared_verdict, row_changes
 from pytest_lmgate.metrics.results import scores_of, tags_of_rows
+from pytest_lmgate.report.explanation import explain
+from pytest_lmgate.report.terminal import summary_lines
 from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.settings.metrics import Direction
-from pytest_lmgate.stats.comparison import Comparison
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """How pairs are judged."""
 
     tolerance: Tolerance
@@ -33,38 +32,33 @@ class Rules:
 
 def judged(pair: Pair, runs: tuple[ResultRun, ResultRun], rules: Rules, command: tuple[str, ...]) -> Verdict:
     """Return the verdict of a pair; `runs` are the old and the new one, `command` what judges them again."""
-    old, new = (run.model or run.path.name for run in runs)
-    facts: dict[str, Any] = {
-        "metric": pair.new.label,
-        "model": new,
-        "dataset": pair.task,
-        "limit": None,
-        "unit": "row",
-    }
-    facts |= {"marker": "no_regression", "arguments": command, "file": str(runs[1].path)}
-    blank = Verdict.unmeasured(id=f"{pair.task}: {pair.new.label}", test="", **facts)
-    against = f"model {old!r}" if old != new else f"run in {runs[0].path}"
+    before, after = (run.model or run.path.name for run in runs)
+    facts: dict[str, object] = {"model": after, "dataset": pair.new.task, "limit": None, "unit": "row"}
+    facts |= {"metric": pair.new.label, "marker": "no_regression", "arguments": command, "file": str(runs[1].path)}
+    blank = Verdict.unmeasured(id=pair.new.title, test="", **facts)
+    against = f"model {before!r}" if before != after else f"run in {runs[0].path}"
     try:
         if pair.problem:
             raise ComparisonError(pair.problem)
-        return _judged(pair, blank, against, rules, runs[1].tool)
+        new = replace(pair.new, direction=pair.new.direction or rules.direction)
+        score, reference = scores_of(new, pair.old)
+        both = score.require_sample(), reference.require_sample()
+        tolerance, confidence = rules.tolerance, rules.confidence
+        found = compare_samples(both, against, tolerance=tolerance, confidence=confidence, metric=new.metric)
     except LmgateError as error:
         return replace(blank, message=str(error))
-
-
-def _judged(pair: Pair, blank: Verdict, against: str, rules: Rules, tool: str) -> Verdict:
-    new = dataclasses.replace(pair.new, direction=pair.new.direction or rules.direction)
-    score, reference = scores_of(new, pair.old, tool=tool)
-    both = score.require_sample(), reference.require_sample()
-    found = compare_samples(both, against, tolerance=rules.tolerance, confidence=rules.confidence, metric=new.metric)
     dropped = [f"{counted(pair.dropped, 'row')} that only one side has: left out"] if pair.dropped else []
     found = replace(found, notes=(*dropped, *row_changes(both, found)))
-    where = None if found.decision == "pass" else _tags(pair, both, found)
+    where = None
+    if found.decision != "pass" and (tags := tags_of_rows(pair.new.rows)):
+        changes, more = tag_changes(*both, tags, tolerance=tolerance, confidence=confidence)
+        where = Attribution(tags=changes, more_tags=more)
     return compared_verdict(blank, score, both, found, strict=rules.strict, where=where)
 
 
-def _tags(pair: Pair, samples: Samples, found: Comparison) -> Attribution | None:
-    if not (tags := tags_of_rows(pair.new.rows)):
-        return None
-    changes, more = tag_changes(*samples, tags, tolerance=found.tolerance, confidence=found.confidence)
-    return Attribution(tags=changes, more_tags=more)
+def shown(verdicts: Sequence[Verdict], remarks: Sequence[str]) -> str:
+    """Return what the terminal shows: why a metric fails or cannot be judged, notes of the others, tables, remarks."""
+    lines = [f"{explain(verdict)}\n" for verdict in verdicts if verdict.fails]
+    quiet = [(verdict.id, verdict.comparison) for verdict in verdicts if verdict.comparison and not verdict.fails]
+    lines += [f"{name}: {note}" for name, comparison in quiet for note in comparison.notes]
+    return "\n".join([*lines, *(line for _, line in summary_lines(verdicts)), *remarks])

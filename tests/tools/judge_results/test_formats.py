@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,18 @@ def test_a_damaged_log_of_inspect_is_an_error_and_no_verdict(change: Any, says: 
     assert found.code == 3
     assert says in found.text
     assert {gate["verdict"] for gate in found.gates.values()} <= {"error"}
+
+
+def test_a_text_that_cannot_be_shown_leaves_the_verdict_as_it_is(tmp_path: Path):
+    def without_messages(log: dict[str, Any]) -> None:
+        for sample in log["samples"]:
+            sample["input"] = ["no message"]
+
+    old, new = logs(tmp_path, without_messages)
+    edit_json(old, without_messages)
+    found = judge(old, new, "--metric=match").gates["capitals: match"]
+    assert found["value"] == judge(*INSPECT, "--metric=match").gates["capitals: match"]["value"]
+    assert found["worst"][0]["output"] == ""
 
 
 def test_an_archive_that_is_large_when_unpacked_cut_or_wrong_is_an_error(tmp_path: Path):
@@ -210,6 +223,17 @@ def test_damaged_rows_of_every_eval_ever_are_errors(tmp_path: Path):
     expect("without sample_id", lambda rows: rows[1].pop("sample_id") and None)
     expect("the rows of one model", lambda rows: rows[0].update(model_id="other"))
     expect("the prompts or targets of 1 of 6", lambda rows: rows[0]["input"].update(formatted="Another template"))
+
+
+def test_another_number_of_shots_of_every_eval_ever_is_an_error(tmp_path: Path):
+    def with_shots(told: dict[str, Any], shots: int) -> None:
+        for each in told["evaluation_results"]:
+            each["generation_config"] = {"additional_details": {"num_fewshot": shots}}
+
+    sides = [copied(side, tmp_path / side.name) for side in EVERY]
+    for shots, side in enumerate(sides):
+        edit_json(next((side / "arc_easy").glob("*.json")), partial(with_shots, shots=shots))
+    assert "number of shots (0 in OLD, 1 in NEW)" in judge(*sides, "--task=arc_easy").text
 
 
 def table(path: Path, scores: list[Any], **columns: list[Any]) -> Path:

@@ -125,6 +125,18 @@ def test_one_file_of_samples_is_judged_and_what_it_does_not_tell_is_named(tmp_pa
     assert "whether the runs are complete" in found.text
 
 
+def test_a_metric_may_have_a_name_that_is_no_identifier(tmp_path: Path):
+    def renamed(rows: list[Any]) -> list[Any]:
+        return [{**row, "metrics": ["pass@1"], "pass@1": row["acc"]} for row in rows]
+
+    files = []
+    for side in (OLD, NEW):
+        files.append(Path(shutil.copy(next(side.rglob("samples_arc_easy_*.jsonl")), tmp_path)))
+        edit_json(files[-1], renamed)
+    found = judge(*files).gates["arc_easy: pass@1"]
+    assert found["value"] == judge(OLD, NEW, "--task=arc_easy").gates["arc_easy: acc"]["value"]
+
+
 def test_rows_in_another_order_are_the_same_rows(changed):
     folder = changed(samples("arc_easy", lambda rows: rows[::-1]))
     one, other = (judge(OLD, new, "--task=arc_easy").gates["arc_easy: acc_norm"] for new in (NEW, folder))
