@@ -397,7 +397,7 @@ def newest(path: Path, files: Iterable[Path], name: re.Pattern[str]) -> tuple[di
         listed = [f"{other.relative_to(path)} of {at} ({len(tasks)} tasks)" for (at, other), tasks in runs.items()]
         raise DataError(
             f"{path}: it has {len(runs)} runs, of several models or of several tasks: name the folder of one run, or "
-            f"the results_DATE.json of one of lm-eval; they are {', '.join(listed):.600}"
+            f"its results_DATE.json if lm-eval wrote it; they are {', '.join(listed):.600}"
         )
     remark = f"{path}: {len(runs)} runs of one model; the newest is judged, of {date}"
     return runs[last], date, (remark,) if len(runs) > 1 else ()
