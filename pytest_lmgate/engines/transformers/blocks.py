@@ -115,13 +115,21 @@ def copied(loaded: LoadedModel) -> LoadedModel:
     return replace(loaded, model=copy.deepcopy(model, shared))
 
 
+def holders(model: nn.Module, parameter: Tensor) -> list[tuple[nn.Module, str]]:
+    """Return the modules that hold a parameter, with its name there: those of tied weights are several."""
+    return [
+        (module, name)
+        for module in model.modules()
+        for name, held in module.named_parameters(recurse=False)
+        if held is parameter
+    ]
+
+
 def put_parameter(model: nn.Module, old: Tensor, new: Tensor) -> None:
     """Replace a parameter wherever a model has it: tied weights stay tied."""
     parameter = nn.Parameter(new.to(old.dtype), requires_grad=False)
-    for module in model.modules():
-        for name, held in list(module.named_parameters(recurse=False)):
-            if held is old:
-                setattr(module, name, parameter)
+    for module, name in holders(model, old):
+        setattr(module, name, parameter)
 
 
 class BlockMemory:

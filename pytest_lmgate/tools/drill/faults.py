@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from pytest_lmgate.engines.transformers.blocks import output_axis
 from pytest_lmgate.engines.transformers.forward import inputs_of
 from pytest_lmgate.errors import ConfigError, nearest
 from pytest_lmgate.measure.rows import DatasetRows
+from pytest_lmgate.tools.drill.in_transformers import InTransformers
 from pytest_lmgate.tools.drill.planting import SEED, Broken, Change, Fault, Kind, NotPlanted, Weight, rounded
 
 T = TypeVar("T")
@@ -30,9 +31,16 @@ _BEGIN = 16  # token from which positions are off: where a second part of a prom
 
 def _round_block(broken: Broken, level: float, *, at: float | None) -> None:
     """Round a block: 0 is the first, 1 the last, None the most sensitive."""
-    broken.first = broken.most_sensitive if at is None else int(at * (broken.size - 1) + 0.5)
+    broken.first = _modules(broken).most_sensitive if at is None else int(at * (broken.size - 1) + 0.5)
     for matrix in broken.matrices(broken.first):
         matrix.change(partial(rounded, bits=level))
+
+
+def _modules(broken: Broken) -> InTransformers:
+    """Return a model of transformers; NotPlanted if it is another."""
+    if not isinstance(broken, InTransformers):
+        raise NotPlanted(broken.out_of_reach)
+    return broken
 
 
 def _needed(found: list[T], lacking: str) -> list[T]:
@@ -84,7 +92,7 @@ def _change_all(changes: Sequence[tuple[Weight, Change]], lacking: str) -> None:
         weight.change(change)
 
 
-def _lose_vectors(broken: Broken, level: float, *, what: str) -> None:
+def _lose_vectors(broken: Broken, level: float, *, what: Literal["bias", "norm"]) -> None:
     """Have biases, or weights of norms, be those of a new model."""
     lost = [found for block in broken.last(level) for found in broken.vectors(block, what)]
     changes = [(weight, partial(torch.full_like, fill_value=value)) for weight, value in lost]
@@ -127,7 +135,8 @@ def _round_activations(broken: Broken, level: float) -> None:
 
 
 def _linear(broken: Broken) -> list[Any]:
-    return [layer for block in broken.blocks for _, layer in broken.layers(block)]
+    made = _modules(broken)
+    return [layer for block in made.blocks for _, layer in made.layers(block)]
 
 
 def _round_sums(broken: Broken, level: float) -> None:
@@ -146,9 +155,9 @@ def _round_sums(broken: Broken, level: float) -> None:
 
 
 def _skip_blocks(broken: Broken, level: float) -> None:
-    count = math.ceil(level * len(broken.blocks))
+    blocks, count = _modules(broken).blocks, math.ceil(level * broken.size)
     broken.first = (broken.size - count) // 2
-    for block in broken.blocks[broken.first : broken.first + count]:
+    for block in blocks[broken.first : broken.first + count]:
         block.register_forward_hook(_skip, with_kwargs=True)
 
 
@@ -164,7 +173,7 @@ def _mix_heads(broken: Broken, level: float, *, repeated: bool) -> None:
         one, two, others = weight.split([size, size, weight.shape[1] - 2 * size], 1)
         return torch.cat([one + two, torch.zeros_like(one), others] if repeated else [two, one, others], 1)
 
-    blocks = broken.blocks
+    blocks = _modules(broken).blocks
     for block in broken.last(level):
         matrix = next((matrix for matrix in broken.matrices(block) if matrix.part == "o"), None)
         if matrix is None:
@@ -329,7 +338,7 @@ def _spoil(broken: Broken, damage: Callable[[Tensor, int, Sequence[int], int, st
         past_of(_read(broken, range(_TRIED_TOKENS)), _TRIED_TOKENS)
     except NO_CACHE as error:
         raise NotPlanted("its cache is not keys and values of all tokens") from error
-    decoder = broken.model.get_submodule(broken.path.rpartition(".")[0])  # runs the blocks
+    decoder = broken.model.get_submodule(_modules(broken).path.rpartition(".")[0])  # runs the blocks
     decoder.register_forward_pre_hook(spoil, with_kwargs=True)
 
 
@@ -443,7 +452,7 @@ _BY_KIND: dict[Kind, list[_Row]] = {
         ("temperature", "texts are sampled with a temperature", (0.3, 0.6, 1, 1.5), "{:g}", _SAMPLE),
         ("penalty", "repetitions are penalized", (1.02, 1.05, 1.1, 1.3, 2), "{:g}", _PENALIZE),
         ("template", "chats have the template of another model", *_ONCE, _write_chats_as_llama),
-        ("words", "digits and signs are words of their own", *_ONCE, lambda broken, _: broken.split_finely()),
+        ("words", "digits and signs are words of their own", *_ONCE, lambda broken, _: _modules(broken).split_finely()),
     ],
     "data": [
         ("answers", "answers are those of the row before", (1 / 32, *_SHARES), "{:.0%} of the rows", _shift_answers),

@@ -33,11 +33,17 @@ class InTransformers(Broken):
     def __init__(self, healthy: BlockModel, tokenizer: TokenizerFacts, context: int | None = None) -> None:
         super().__init__(tokenizer)
         self.healthy, self.context, self.path, self.loaded = healthy, context, healthy.path, copied(healthy.loaded)
-        self.model: Any = self.loaded.model
         self.blocks: list[Any] = BlockModel(self.loaded, self.path).blocks
-        self.size = len(self.blocks)
         self._spare = max(_SPARE * sum(each.nbytes for each in self.model.parameters()), _LEAST_SPARE)
         self._room = self._spare
+
+    @property
+    def model(self) -> Any:
+        return self.loaded.model
+
+    @property
+    def size(self) -> int:
+        return len(self.blocks)
 
     @staticmethod
     def layers(block: nn.Module) -> list[tuple[str, Any]]:
@@ -73,20 +79,17 @@ class InTransformers(Broken):
 
     def _change(self, held: Tensor, function: Change) -> None:
         """Replace a tensor by a function of it, or where there is no room for more, only while its block runs."""
-        owners = [
-            (module, name)
-            for module in self.model.modules()
-            for name, each in module.named_parameters(recurse=False)
-            if each is held
-        ]
-        block = next((each for each in self.blocks if {module for module, _ in owners} <= {*each.modules()}), None)
         self._room -= held.nbytes
-        if self._room >= 0 or block is None:
+        block, holders = None, blocks.holders(self.model, held)
+        if self._room < 0:
+            inside = {module for module, _ in holders}
+            block = next((each for each in self.blocks if inside <= {*each.modules()}), None)
+        if block is None:
             self.put(held, function(held))
             return
 
         def put(parameter: Any) -> None:
-            for module, name in owners:
+            for module, name in holders:
                 setattr(module, name, parameter)
 
         block.register_forward_pre_hook(

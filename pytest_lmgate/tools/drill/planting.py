@@ -47,10 +47,7 @@ class Weight:
 class Broken(abc.ABC):
     """A model that a fault may break.
 
-    Some engines show more of a model; asked for what another one lacks, it raises NotPlanted. GGUF files and models of
-    transformers have `size`, the number of blocks; `matrices(block)`, the linear layers of a block; and
-    `vectors(block, what)`, its biases or the weights of its norms, with the value that they have in a new model. Models
-    of transformers have `model`, the module, whose configuration and modules are a copy; and its `blocks`.
+    What an engine does not show of a model, its modules or its tensors, raises NotPlanted.
 
     Attributes:
         tokenizer: Reads texts.
@@ -70,9 +67,23 @@ class Broken(abc.ABC):
     first: int = 0
     out_of_reach: ClassVar[str] = ""  # why not all of it can be broken
 
-    def __getattr__(self, name: str) -> Any:
-        """Refuse what an engine does not show of a model: its modules, or its tensors."""
-        raise NotPlanted(self.out_of_reach) if self.out_of_reach else AttributeError(name)
+    @property
+    def model(self) -> Any:
+        """The module of transformers; its configuration and its modules are a copy."""
+        raise NotPlanted(self.out_of_reach)
+
+    @property
+    def size(self) -> int:
+        """The number of blocks."""
+        raise NotPlanted(self.out_of_reach)
+
+    def matrices(self, block: int) -> list[Weight]:
+        """Return the linear layers of a block."""
+        raise NotPlanted(self.out_of_reach)
+
+    def vectors(self, block: int, what: Literal["bias", "norm"]) -> list[tuple[Weight, float]]:
+        """Return the biases or the weights of norms of a block, with the value that they have in a new model."""
+        raise NotPlanted(self.out_of_reach)
 
     @abc.abstractmethod
     def open(self) -> Runner:
