@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from pytest_lmgate.errors import ConfigError, escape_controls
+from pytest_lmgate.errors import escape_controls
 from pytest_lmgate.settings.options import OPTIONS
 from pytest_lmgate.settings.rootdir import Root, find_root
 
@@ -67,22 +65,6 @@ def flow(value: object) -> str:
         value, Dumper=OneLine, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6
     )
     return text.strip().removesuffix("\n...")
-
-
-def require_writable(paths: Mapping[str, Path], inputs: Sequence[Path] = ()) -> None:
-    """Refuse files that cannot be written, are inputs or are given twice, before anything is measured."""
-    for option, path in paths.items():
-        if path.exists() and any(source.exists() and path.samefile(source) for source in inputs):
-            raise ConfigError(f"{option} {path}: expected another file than those of the models and the dataset")
-        try:
-            if path.is_file() or path.is_dir():
-                path.open("ab").close()
-            elif not path.exists():
-                tempfile.TemporaryFile(dir=path.parent).close()
-        except OSError as error:
-            raise ConfigError(f"{option} {path}: cannot be written: {error.strerror}") from error
-    if len({path.resolve() for path in paths.values()}) < len(paths):
-        raise ConfigError(f"expected a file for each of {' and '.join(paths)}, got one for several")
 
 
 def bytes_of(written: str) -> int:

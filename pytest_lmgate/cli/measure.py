@@ -8,6 +8,7 @@ import math
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -232,6 +233,22 @@ def _bar(value: float, ends: tuple[float, float], low: float, high: float) -> st
 def _facts(chosen: dict[str, Any], call: FixtureCall) -> dict[str, Any]:
     facts = msgspec.to_builtins(call)
     return {"options": chosen} | {key: value for key, value in facts.items() if key not in ("test", "fixture")}
+
+
+def require_writable(paths: Mapping[str, Path], inputs: Sequence[Path] = ()) -> None:
+    """Refuse files that cannot be written, are inputs or are given twice, before anything is measured."""
+    for option, path in paths.items():
+        if path.exists() and any(source.exists() and path.samefile(source) for source in inputs):
+            raise ConfigError(f"{option} {path}: expected another file than those of the models and the dataset")
+        try:
+            if path.is_file() or path.is_dir():
+                path.open("ab").close()
+            elif not path.exists():
+                tempfile.TemporaryFile(dir=path.parent).close()
+        except OSError as error:
+            raise ConfigError(f"{option} {path}: cannot be written: {error.strerror}") from error
+    if len({path.resolve() for path in paths.values()}) < len(paths):
+        raise ConfigError(f"expected a file for each of {' and '.join(paths)}, got one for several")
 
 
 def gates_by_label(file: Path) -> dict[str, YamlGate]:

@@ -345,7 +345,8 @@ def _expected(kind: Any, *, with_none: bool = False) -> tuple[str, list[str], Ma
         bounds = {"from": meta.ge, "above": meta.gt, "up to": meta.le, "below": meta.lt}
         words += " and".join(f" {word} {value:g}" for word, value in bounds.items() if value is not None)
         if meta.min_length:
-            words = re.sub(r"^a list|$", r"\g<0> that is not empty", words, count=1)
+            what, comma, each = words.partition(",")  # of a list, the words go on with what each of it is
+            words = f"{what} that is not empty{comma}{each}"
         extra = meta.extra or {}
         return extra.get("words", words), extra.get("names", names), extra.get("synonyms", synonyms)
     if origin in (Union, UnionType):

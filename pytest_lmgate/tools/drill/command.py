@@ -22,7 +22,7 @@ import typer
 
 from pytest_lmgate.cli import console
 from pytest_lmgate.cli.console import AsJson, BaselineOption, CacheOption, ConfigOption, DeviceOption, OfflineOption
-from pytest_lmgate.cli.measure import Measuring, find_gate, gates_by_label, measuring
+from pytest_lmgate.cli.measure import Measuring, find_gate, gates_by_label, measuring, require_writable
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.report.formats import write_file
 from pytest_lmgate.settings.file import YamlGate
@@ -53,7 +53,7 @@ def drill(
     """
     if "PYTEST_VERSION" in os.environ:
         raise ConfigError("lmgate drill breaks models, so it does not run inside a session of pytest")
-    console.require_writable({} if html is None else {"--html": html})
+    require_writable({} if html is None else {"--html": html})
     begun = time.monotonic()
     from pytest_lmgate.tools.drill.faults import chosen_faults
 

@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 
-from pytest_lmgate.cli.console import (
-    AsJson,
-    CacheOption,
-    ConfigOption,
-    DeviceOption,
-    OfflineOption,
-    require_writable,
-    show,
-)
+from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, show
 from pytest_lmgate.cli.measure import (
     MaxLengthOption,
     OtherOption,
@@ -29,6 +21,7 @@ from pytest_lmgate.cli.measure import (
     chosen_protocol,
     find_gate,
     measuring,
+    require_writable,
 )
 from pytest_lmgate.errors import ConfigError, LmgateError, escape_controls
 from pytest_lmgate.report.formats import write_file
