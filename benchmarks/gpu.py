@@ -128,8 +128,9 @@ def speed(name: str, shape: Shape, device: torch.device, tokens: int, rounds: in
     """Compare tokens a second, extra memory and the share of the matrix product's peak."""
     loaded, holds = make_model(shape, device), True
     peak = peak_flops(device, torch.bfloat16, 8192 if device.type == "cuda" else 512)
-    for stride in (shape.context, shape.context // 4):
-        what = make_job(loaded, shape, tokens, stride)
+    for overlap in (1, 4):  # each token is read so many times, so that both read the same
+        stride = shape.context // overlap
+        what = make_job(loaded, shape, tokens // overlap, stride)
         contestants = {"ours": lambda what=what: ours(what), "loop": lambda what=what: published_loop(what)}
         if stride == shape.context:
             contestants["lm-eval"] = harness(what, 8)

@@ -245,7 +245,6 @@ class TransformersRunner(Runner):
         assert self._scorer is not None
         if device.type != "cuda" or self._scorer.head is None:
             return None
-        self._scorer.read(batch.model, batch.ids[:, :_TRIAL_TOKENS])  # without what libraries set up once
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
         self._scorer.read(batch.model, batch.ids)
