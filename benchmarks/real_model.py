@@ -52,6 +52,16 @@ models:
 datasets:
   text: {path: text.txt}
 """
+_MEASURE = """\
+import json
+from pathlib import Path
+
+
+def test_measure(ppl_of, kl_of):
+    of = {"ppl": ppl_of, "kl": kl_of}
+    wanted = json.loads(Path("wanted.json").read_text())
+    Path("measured.json").write_text(json.dumps([float(of[m](*a, **options)) for m, a, options in wanted]))
+"""
 _TASK = """\
 task: capitals
 dataset_path: json
@@ -137,11 +147,12 @@ class Project:
             raise SystemExit(f"{' '.join(command)}\nended with {ran.returncode}:\n{ran.stdout}\n{ran.stderr}")
         return ran.stdout
 
-    def measure(self, metric: str, model: str, *options: str) -> dict[str, Any]:
-        """Return the only measurement that `lmgate measure` prints."""
-        printed = self.run("pytest_lmgate.cli", "measure", metric, model, "text", *options, "--json")
-        (found,) = json.loads(printed)["measurements"]
-        return dict(found)
+    def measure(self, *wanted: tuple[str, list[str], dict[str, Any]]) -> list[float]:
+        """Measure in one session: the metric, the arguments of its fixture before the dataset, and those behind it."""
+        (self.folder / "test_measure.py").write_text(_MEASURE)
+        (self.folder / "wanted.json").write_text(json.dumps(wanted))
+        self.run("pytest", "-q", "test_measure.py")
+        return [float(value) for value in json.loads((self.folder / "measured.json").read_text())]
 
 
 def near(name: str, ours: float, theirs: float, most: float, note: str = "") -> Row:
@@ -200,15 +211,18 @@ def perplexity(project: Project, length: int, threads: int) -> bool:
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     plain = tokenizer(project.text, add_special_tokens=False).input_ids
     half = length // 2
-    loops = {
-        "sliding": (sliding(model, plain, length, half), ["--stride", str(half)]),
-        "gptq": (gptq(model, tokenizer(project.text).input_ids, length), []),
-        "lm-eval": (lm_eval_rolling(model, plain, length, tokenizer.bos_token_id), ["-o", "unit=token"]),
+    loops: dict[str, tuple[float, dict[str, Any]]] = {
+        "sliding": (sliding(model, plain, length, half), {"stride": half}),
+        "gptq": (gptq(model, tokenizer(project.text).input_ids, length), {}),
+        "lm-eval": (lm_eval_rolling(model, plain, length, tokenizer.bos_token_id), {"unit": "token"}),
     }
-    rows = []
-    for protocol, (theirs, options) in loops.items():
-        ours = project.measure("ppl", "float", "--protocol", protocol, "--max-length", str(length), *options)
-        rows.append(near(protocol, ours["value"], theirs, CLOSE))
+    ours = project.measure(
+        *(
+            ("ppl", ["float", "text"], {"protocol": protocol, "max_length": length, **options})
+            for protocol, (_, options) in loops.items()
+        )
+    )
+    rows = [near(name, found, theirs, CLOSE) for found, (name, (theirs, _)) in zip(ours, loops.items(), strict=True)]
     return print_rows(f"perplexity of {len(plain):,} tokens, windows of {length}, and a loop in float64", rows)
 
 
@@ -247,15 +261,15 @@ def divergence(project: Project, length: int, threads: int) -> bool:
             q = torch.from_numpy(llama.scores[: len(targets)].copy()).double().log_softmax(-1)
             sums[name] -= float(q.gather(1, targets).sum())
             sums[f"KL {name}"] += float((p.exp() * (p - q)).sum())
-    rows, how = [], ["--protocol", "disjoint", "--max-length", str(length)]
-    for name in llamas:
+    rows, how = [], {"protocol": "disjoint", "max_length": length}
+    ours = project.measure(
+        *(("kl", [name, "float", "text"], how) for name in llamas), *(("ppl", [name, "text"], how) for name in llamas)
+    )
+    for name, our_kl, our_ppl in zip(llamas, ours[: len(llamas)], ours[len(llamas) :], strict=True):
         kl, ppl = sums[f"KL {name}"] / count, math.exp(sums[name] / count)
         note = f"; perplexity {math.expm1((sums[name] - sums['float']) / count):+.2%} from the checkpoint's"
-        ours = project.measure("kl", name, "--reference", "float", *how)["value"]
-        rows.append(near(f"KL, {name} attention", ours, kl, 1e-5))
-        rows.append(
-            near(f"perplexity, {name} attention", project.measure("ppl", name, *how)["value"], ppl, CLOSE, note)
-        )
+        rows.append(near(f"KL, {name} attention", our_kl, kl, 1e-5))
+        rows.append(near(f"perplexity, {name} attention", our_ppl, ppl, CLOSE, note))
     moved = f"{sums['KL flash'] / sums['KL plain'] - 1:+.2%}, {sums['flash'] / sums['plain'] - 1:+.3%}"
     rows.append(Row("flash attention moves KL and NLL by", moved))
     return print_rows(
@@ -305,7 +319,7 @@ def main() -> int:
         holds = True
         for part in args.only:
             with tempfile.TemporaryDirectory(prefix="lmgate-real-model-") as folder:
-                project = Project(Path(folder), args.models.resolve(), 4_000 if args.small else 20_000, args.threads)
+                project = Project(Path(folder), args.models.resolve(), 2_000 if args.small else 20_000, args.threads)
                 if part == "task":
                     holds &= task(project, args.threads)
                 else:
