@@ -7,6 +7,10 @@ import math
 import pydoc
 import re
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,8 +26,9 @@ from pytest_lmgate.errors import LmgateError
 from pytest_lmgate.measure.lookup import Measurements
 from pytest_lmgate.tools.drill.faults import FAULTS
 from pytest_lmgate.tools.drill.planting import Broken, Fault
-from tests.end_to_end.projects import Project
+from tests.end_to_end.projects import Project, environment
 from tests.tools.drill.conftest import EXACT, KL, LIMIT, PPL, make_model, make_tokenizer, round_layers
+from tests.warm import warm_python
 
 # The tokens of the project's models are words, so that no regular expression cuts texts.
 SEEN_BY_TEXTS = [fault.name for fault in FAULTS if fault.kind in ("cache", "texts") and fault.name != "words"]
@@ -183,6 +188,30 @@ def test_an_interrupted_drill_says_how_it_goes_on_keeps_what_it_measured_and_goe
     assert again
     assert not again & kept
     assert not (project / ".lmgate_cache").exists()
+
+
+def test_a_killed_drill_leaves_cache_and_baseline_and_the_next_one_finds_the_same(project: Path) -> None:
+    with (project / "lmgate.yaml").open("a") as file:
+        file.write("  - no_regression: {metric: ppl, model: float, dataset: rows, tolerance: 2%}\n")
+    update = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--lmgate-update"]
+    subprocess.run([warm_python(environment()), *update], cwd=project, check=True)
+
+    def outside_the_drill() -> dict[str, bytes]:
+        return {name: data for name, data in content(project).items() if "drill" not in Path(name).parts}
+
+    before, faults = outside_the_drill(), ["--faults", "round-last,skip"]
+    assert "lmgate-baseline.json" in before
+    whole = findings(*faults)
+    command = [sys.executable, "-m", "pytest_lmgate.cli", "drill", *faults]  # what stands for a warm one ends first
+    with subprocess.Popen(command, cwd=project) as process:
+        while not list(project.rglob("drill/**/*.lmgate")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    assert outside_the_drill() == before
+    assert findings(*faults) == whole
+    assert content(project) == before
 
 
 @pytest.mark.parametrize("fault", [*SEEN_BY_TEXTS, "answers"])
