@@ -17,6 +17,7 @@ from pytest_lmgate.judge.result import Run, Verdict, to_json
 from tests.judge.records import compared, record, results_of
 from tests.report.hostile import HOSTILE
 
+OPEN: dict[str, Any] = {"verdict": "inconclusive"}
 COMMITS = ("1c0ffee1c0ff", "2badcafe2bad", "3deadbeef3de", "4feed4feed4f", "5ca1ab1e5ca1")
 
 
@@ -36,10 +37,8 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "runs"
     name = "tests/test_quality.py::test_int8::ppl_max[int8-wikitext2]"
     for day, value in enumerate((16.02, 16.02, 16.11, 17.63, 17.58), 1):
-        verdict = "pass" if value < 17 else "fail"
-        keep(
-            folder, day, [record(value, 0.21, id=name, model="int8", dataset="wikitext2", limit=17.0, verdict=verdict)]
-        )
+        facts = {"id": name, "model": "int8", "dataset": "wikitext2", "verdict": "pass" if value < 17 else "fail"}
+        keep(folder, day, [record(value, 0.21, limit=17.0, **facts)])
     return folder
 
 
@@ -125,17 +124,11 @@ def test_hostile_names_break_neither_the_text_nor_the_picture(tmp_path: Path) ->
         ([record(15.7), record(15.8)], "no change beyond noise"),
         ([record(15.7, comparison=compared(0.001))] * 2, "the verdict has not changed"),
         (
-            [
-                record(15.7, comparison=compared(0.001)),
-                record(15.8, verdict="inconclusive", comparison=compared(0.0095)),
-            ],
+            [record(15.7, comparison=compared(0.001)), record(15.8, **OPEN, comparison=compared(0.0095))],
             "no change between PASS and failing: 1 PASS, 1 INCONCLUSIVE",
         ),
         (
-            [
-                record(15.7, comparison=compared(0.001)),
-                record(15.9, verdict="inconclusive", blocking=True, comparison=compared(0.012)),
-            ],
+            [record(15.7, comparison=compared(0.001)), record(15.9, **OPEN, blocking=True, comparison=compared(0.012))],
             "first change of the verdict: 2026-03-02 18:00 2badcafe2bad: worse, INCONCLUSIVE! at +1.20%",
         ),
     ],
