@@ -62,22 +62,20 @@ class _Coins(Dice):
 @pytest.fixture
 def measured(tmp_path: Path) -> Measured:
     """Calibrates a gate, which is written as in lmgate.yaml, by an engine of the test."""
-    (tmp_path / "model.coins").write_text('{"sides": 2}')
-    (tmp_path / "other.die").write_text('{"sides": 4}')
-    (tmp_path / "text.txt").write_text("abcd" * 40)
-    rows = [{"q": str(row), "a": "yes"} for row in range(ROWS)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "never.jsonl").write_text("".join(json.dumps({**row, "a": "never"}) + "\n" for row in rows))
-    (tmp_path / "one.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    lines = [json.dumps({"q": str(row), "a": "yes"}) + "\n" for row in range(ROWS)]
+    files = {
+        "model.coins": '{"sides": 2}', "other.die": '{"sides": 4}', "text.txt": "abcd" * 40, "one.jsonl": lines[0],
+        "rows.jsonl": "".join(lines), "never.jsonl": "".join(lines).replace("yes", "never"),
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
 
     def run(gate: str, engine: _Coins | None = None, runs: int = 5) -> Calibrated:
         data = "prompt: '{q}', references: a, max_new_tokens: 4"
         (tmp_path / "lmgate.yaml").write_text(
             "models: {coin: {path: model.coins}, twin: {path: model.coins}, die: {path: other.die}}\n"
             f"datasets:\n  quiz: {{path: rows.jsonl, {data}}}\n  never: {{path: never.jsonl, {data}}}\n"
-            f"  one: {{path: one.jsonl, {data}}}\n"
-            "  text: {path: text.txt}\n"
-            f"gates:\n  - {gate}\n"
+            f"  one: {{path: one.jsonl, {data}}}\n  text: {{path: text.txt}}\ngates:\n  - {gate}\n"
         )
         backends = {"coins": engine or _Coins(), "fair-die": Dice()}
         evaluator = Evaluator(load_project(tmp_path), Options(cache=tmp_path / "cache"), users_backends=backends)

@@ -53,7 +53,9 @@ def failing(*arguments: object) -> str:
     return str(failed)
 
 
-def test_a_history_in_memory_is_read_as_one_in_a_folder(runs: Path) -> None:
+def test_a_history_in_memory_is_read_as_one_in_a_folder_and_an_error_names_it(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = fsspec.filesystem("memory")
     files.store.clear()
     for path in runs.iterdir():
@@ -62,6 +64,12 @@ def test_a_history_in_memory_is_read_as_one_in_a_folder(runs: Path) -> None:
     files.pipe_file("/shared/runs/20260307.json", b"{")
     assert "memory://shared/runs/20260307.json: " in failing("memory://shared/runs")
     assert "found none" in failing("memory://shared/others")
+
+    def refused(*_: object, **__: object) -> None:
+        raise ConnectionError("refused")
+
+    monkeypatch.setattr(type(files), "cat_file", refused)
+    assert re.search("^memory://shared/runs: .*refused", failing("memory://shared/runs")), "a store that is down"
 
 
 def test_a_history_names_the_first_run_where_a_gate_changed_beyond_noise(runs: Path) -> None:
@@ -138,16 +146,6 @@ def test_a_history_claims_no_more_than_its_runs_show(gates: Sequence[Verdict], s
         keep(tmp_path / "runs", day, [gate])
     last = lmgate(tmp_path / "runs").stdout.splitlines()[-1]
     assert last.startswith(says), last
-
-
-def test_a_history_whose_store_is_down_is_an_error_that_says_so(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise ConnectionError("refused")
-
-    files = fsspec.filesystem("memory")
-    files.pipe_file("/shared/runs/20260307.json", b"{")
-    monkeypatch.setattr(type(files), "cat_file", refused)
-    assert re.search("^memory://shared/runs: .*refused", failing("memory://shared/runs"))
 
 
 def test_the_picture_leaves_out_a_run_that_measured_nothing_and_a_limit_that_is_none(tmp_path: Path) -> None:
