@@ -164,29 +164,25 @@ def test_a_deterministic_engine_is_measured_twice(measured: Measured) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    "gate",
-    [
-        "kl_max: {model: int4, reference: float, limit: 0.02, ",
-        "no_regression: {metric: kl, model: int4, reference: float, tolerance: 10%, ",
-        "self_kl_max: {model: int4, limit: 0.001, max_new_tokens: 8, ",
-    ],
-)
-def test_divergences_of_a_deterministic_engine_are_calibrated(gate: str, tmp_path: Path) -> None:
+def test_divergences_of_a_deterministic_engine_are_calibrated(tmp_path: Path) -> None:
     models = Path(__file__).parents[3] / "example_project" / "models"
     file = tmp_path / "lmgate.yaml"
     file.write_text(
         f"models: {{float: {{path: {models}/float}}, int4: {{path: {models}/int4}}}}\n"
         f"datasets:\n  text: {{path: {models.parent}/data/bulletins.jsonl, limit: 3}}\n"
-        f"gates:\n  - {gate}dataset: text}}\n"
+        "gates:\n"
+        "  - kl_max: {model: int4, reference: float, limit: 0.02, dataset: text}\n"
+        "  - no_regression: {metric: kl, model: int4, reference: float, tolerance: 10%, dataset: text}\n"
+        "  - self_kl_max: {model: int4, limit: 0.001, max_new_tokens: 8, dataset: text}\n"
     )
-    options = ("--runs=3", "--write", "--json", f"--config={file}", f"--cache={tmp_path / 'cache'}")
-    done = CliRunner().invoke(app, ["calibrate", gates_of(tmp_path)[0], *options])
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    assert (found["deterministic"], found["holds"], found["changed"]) == (True, True, 0)
-    assert [run["seed"] for run in found["runs"]] == [None, None]
-    assert "  # lmgate calibrate" in file.read_text()
+    for gate in gates_of(tmp_path):
+        options = ("--runs=3", "--write", "--json", f"--config={file}", f"--cache={tmp_path / 'cache'}")
+        done = CliRunner().invoke(app, ["calibrate", gate, *options])
+        assert done.exit_code == 0, done.output
+        found = json.loads(done.stdout)
+        assert (found["deterministic"], found["holds"], found["changed"]) == (True, True, 0)
+        assert [run["seed"] for run in found["runs"]] == [None, None]
+    assert file.read_text().count("  # lmgate calibrate") == 3
 
 
 @pytest.mark.parametrize(
@@ -261,9 +257,8 @@ def test_a_floor_without_measuring_is_that_of_a_binomial_distribution(rows: int,
 
 def test_a_floor_is_told_for_several_shares_where_none_is_given() -> None:
     found = floor(200, 0.7)
-    assert set(found) == {"limit", "rows", "fails"}
     fails = [found["fails"][share] for share in sorted(found["fails"], key=float)]
-    assert len(fails) == 7
+    assert (set(found), len(fails)) == ({"limit", "rows", "fails"}, 7)
     assert fails == sorted(fails, reverse=True)
 
 
