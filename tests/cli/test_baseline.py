@@ -4,16 +4,16 @@ import json
 import subprocess
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner, Result
 
 from pytest_lmgate.cli.app import app
 from pytest_lmgate.errors import BaselineError, ConfigError
-from pytest_lmgate.judge.baseline import format_baseline, read_baseline
+from pytest_lmgate.judge.baseline import BaselineEntry, format_baseline, read_baseline
 from tests.judge.records import ENTRY
 
-OTHER = msgspec.structs.replace(ENTRY, metric="bleu", value=40.0)
+OTHER = replace(ENTRY, metric="bleu", value=40.0)
 
 
 @pytest.fixture
@@ -48,32 +48,29 @@ def test_show_lists_the_entries(file: Path) -> None:
 
 
 def test_diff_says_old_and_new_and_whether_it_is_worse(file: Path) -> None:
+    def changed(**entries: BaselineEntry) -> list[tuple[str, str, str]]:
+        file.write_text(format_baseline({f"t.py::test_{name}": entry for name, entry in entries.items()}))
+        changes = json.loads(lmgate("diff", "HEAD", "--json").stdout)["changes"]
+        return [(each["gate"][-1], each["is"], each["change"] and f"{each['change']:.4g}") for each in changes]
+
     git(file.parent, "init", "-q")
     git(file.parent, "add", file.name)
     git(file.parent, "commit", "-qm", "baseline")
     assert "0 changes, 2 unchanged" in lmgate("diff").stdout
-    worse, better = (msgspec.structs.replace(ENTRY, value=value) for value in (2.2, 1.9))
-    lower = msgspec.structs.replace(OTHER, value=30.0)
-    file.write_text(format_baseline({"t.py::test_a": worse, "t.py::test_b": lower, "t.py::test_c": ENTRY}))
+    assert changed(a=replace(ENTRY, value=2.2), b=replace(OTHER, value=30.0), c=ENTRY) == [
+        ("a", "worse", "10"), ("b", "worse", "-25"), ("c", "new", None)
+    ]  # fmt: skip
     rows = [line.split() for line in lmgate("diff").stdout.splitlines()]
-    assert rows[1:-1] == [
-        ["2", "2.2", "+10.00%", "worse", "t.py::test_a"],
-        ["40", "30", "-25.00%", "worse", "t.py::test_b"],
-        ["-", "2", "-", "new", "t.py::test_c"],
-    ]
-    file.write_text(format_baseline({"t.py::test_a": better}))
-    changes = json.loads(lmgate("diff", "HEAD", "--json").stdout)["changes"]
-    assert [(each["gate"][-1], each["is"]) for each in changes] == [("a", "better"), ("b", "removed")]
-    assert changes[0]["change"] == pytest.approx(-5)
-    file.write_text(format_baseline({"t.py::test_a": msgspec.structs.replace(ENTRY, identity={"data": "other"})}))
+    assert rows[1] == ["2", "2.2", "+10.00%", "worse", "t.py::test_a"]
+    assert rows[3] == ["-", "2", "-", "new", "t.py::test_c"]
+    assert changed(a=replace(ENTRY, value=1.9)) == [("a", "better", "-5"), ("b", "removed", None)]
+    changed(a=replace(ENTRY, identity={"data": "other"}))
     assert "other data" in lmgate("diff").stdout
     # Only a session knows which way a metric of a conftest's gets worse.
-    own = msgspec.structs.replace(ENTRY, metric="keyword_recall")
-    file.write_text(format_baseline({"t.py::test_a": own}))
+    own = replace(ENTRY, metric="keyword_recall")
+    changed(a=own)
     git(file.parent, "commit", "-qam", "own")
-    file.write_text(format_baseline({"t.py::test_a": msgspec.structs.replace(own, value=2.2)}))
-    (change,) = json.loads(lmgate("diff", "--json").stdout)["changes"]
-    assert (change["is"], change["change"]) == ("changed", pytest.approx(10))
+    assert changed(a=replace(own, value=2.2)) == [("a", "changed", "10")]
 
 
 def failing(*arguments: str, **env: str) -> str:

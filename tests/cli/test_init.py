@@ -51,13 +51,13 @@ def test_the_search_ends_in_deep_and_in_wide_folders(tmp_path: Path, monkeypatch
 def test_an_answer_that_is_no_number_and_no_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "model/config.json", "model/model.safetensors", "words.txt", "pytest.ini", size=0)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
     for answer in ("2", "0", "modle"):
-        result = CliRunner().invoke(app, ["init", "--dataset", "words.txt"], input=f"{answer}\n")
+        arguments = ["init", "--dataset", "words.txt"]
+        result = CliRunner().invoke(app, arguments, input=f"{answer}\n", env={"COLUMNS": "200"})
         assert result.exit_code == 2
         assert "1  model" in result.stderr
         assert f"expected a number from the list or a path, got '{answer}'" in result.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "pytest.ini", "words.txt"]
+    assert not (tmp_path / "lmgate.yaml").exists()
 
 
 @pytest.mark.parametrize(
@@ -94,13 +94,11 @@ def session(**models: tuple[str, Nll, str]) -> Measuring:
 
     def measure(metric: str, *, model: str, dataset: str) -> Any:
         kind, nll, targets = models[model]
-        ones, counts = (
-            np.ones(len(nll), dtype=np.int64),
-            dict.fromkeys(("words", "chars", "utf8_bytes"), np.array([len(nll)])),
-        )
-        windows = {"window_targets": ones, "window_document": 0 * ones, "running_text": True, "targets": targets}
-        statistics = LikelihoodStatistics(nll=np.array(nll), **windows, **counts)
+        ones = np.ones(len(nll), dtype=np.int64)
+        facts: dict[str, Any] = dict.fromkeys(("words", "chars", "utf8_bytes"), np.array([len(nll)]))
+        facts |= {"window_targets": ones, "window_document": 0 * ones, "running_text": True, "targets": targets}
         signature = Signature.parse("protocol:masked" if kind == "masked" else "protocol:sliding")
+        statistics = LikelihoodStatistics(nll=np.array(nll), **facts)
         return perplexity(statistics, signature=signature, metric=metric).identified(dataset)
 
     resolver = SimpleNamespace(model=lambda name: SimpleNamespace(kind=models[name][0]))
@@ -132,9 +130,7 @@ def test_a_model_that_is_close_to_its_original_is_gated_against_it() -> None:
     both = session(a=("causal", BETTER, "t"), b=("causal", GOOD, "t"))
     found = propose(both, "a", "words", 0.05)
     add_pair(both, found, "b")
-    assert found.gates[-1] == (
-        "no_regression",
-        {"metric": "ppl", "model": "a", "dataset": "words", "tolerance": "1%", "against": "b"},
-    )
-    assert "a is 2.5% better than b today" in found.reasons[-1]
-    assert "the smallest change that this text shows is " in found.reasons[-1]
+    gate = {"metric": "ppl", "model": "a", "dataset": "words", "tolerance": "1%", "against": "b"}
+    assert found.gates[-1] == ("no_regression", gate)
+    for part in ("a is 2.5% better than b today", "the smallest change that this text shows is "):
+        assert part in found.reasons[-1]

@@ -11,7 +11,7 @@ from pytest_lmgate.cli.measure import measuring
 from tests.end_to_end.commands import lmgate
 from tests.end_to_end.projects import Outcome
 from tests.measure.conftest import make_tokenizer
-from tests.tools.fix.test_costs import make_reference, quantize, text
+from tests.tools.fix.test_costs import rounded, text
 
 
 @pytest.mark.parametrize(
@@ -50,11 +50,8 @@ def test_a_measurement_that_is_not_kept_is_said_with_its_reason(
 
 
 def test_the_windows_are_those_of_the_gates_or_of_the_options(tmp_path: Path) -> None:
-    model = make_reference(layers=2)
-    model.save_pretrained(tmp_path / "float")
-    quantize(model.model.layers[1], bits=4)
-    model.save_pretrained(tmp_path / "int4")
-    for name in ("float", "int4"):
+    for name, model in zip(("float", "int4"), rounded(2, "model.layers.1"), strict=True):
+        model.save_pretrained(tmp_path / name)
         make_tokenizer().save_pretrained(tmp_path / name)
     (tmp_path / "text.txt").write_text(text(600))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")

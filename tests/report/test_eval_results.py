@@ -90,19 +90,18 @@ def test_a_value_without_a_place_on_the_hub_is_left_out_with_the_reason(
     assert sum(int(sentence.split()[0]) for sentence in left_out) == 2 - bool(files)
 
 
-@pytest.mark.parametrize("text", ["", "tasks: 3", "tasks: [{id: 3}]", "{", "tasks: []", "name: x"])
-def test_a_damaged_eval_yaml_is_a_reason_too(cache: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [(text, "eval.yaml") for text in ("", "tasks: 3", "tasks: [{id: 3}]", "{", "tasks: []", "name: x")]
+    + [(f"{EVAL_YAML}  - {{id: again, config: main}}\n", "got 2")],
+)
+def test_an_eval_yaml_that_is_damaged_or_has_two_tasks_of_the_same_rows_is_a_reason_too(
+    cache: Path, text: str, reason: str
+) -> None:
     (cache / "eval.yaml").write_text(text)
     files, (sentence,) = written(accuracy())
     assert not files
-    assert "eval.yaml" in sentence
-
-
-def test_two_tasks_that_read_the_same_rows_are_not_chosen_from(cache: Path) -> None:
-    (cache / "eval.yaml").write_text(f"{EVAL_YAML}  - {{id: again, config: main}}\n")
-    files, (sentence,) = written(accuracy())
-    assert not files
-    assert "got 2" in sentence
+    assert reason in sentence
 
 
 @pytest.mark.parametrize(("revision", "kept"), [("b" * 40, "b" * 40), ("main", None), ("", None)])
@@ -122,7 +121,7 @@ def test_gates_that_share_a_measurement_share_an_entry_and_fixtures_have_theirs(
     assert files["m.yaml"][1].notes == "lmgate|metric:exact|n:8|n_unit:row|s"
 
 
-def test_each_model_has_a_file_whose_name_is_safe_and_its_own() -> None:
+def test_each_model_has_a_file_whose_name_is_safe_and_its_own_and_a_signature_comes_through() -> None:
     models = ["int8", "org/m", "org_m", "ORG/M", "../../etc/x", "", ".", "a" * 300, "a" * 301, *HOSTILE.values()]
     files, left_out = written(*(accuracy(model=model) for model in models))
     assert len({name.casefold() for name in files}) == len(set(models))
@@ -133,13 +132,9 @@ def test_each_model_has_a_file_whose_name_is_safe_and_its_own() -> None:
         assert Path(name).name == name
         assert len(name) < 120
         assert name.isascii()
-
-
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_signatures_come_through(text: str) -> None:
-    (entry,) = written(accuracy(signature=text))[0]["m.yaml"]
-    assert entry.notes is not None
-    assert entry.notes.endswith(f"|{text.encode('utf-8', 'backslashreplace').decode()}")
+    for text in HOSTILE.values():
+        (entry,) = written(accuracy(signature=text[:10_000]))[0]["m.yaml"]
+        assert (entry.notes or "").endswith(f"|{text[:10_000].encode('utf-8', 'backslashreplace').decode()}")
 
 
 def test_a_folder_that_cannot_be_written_is_a_problem_and_the_other_reports_are_there(tmp_path: Path) -> None:

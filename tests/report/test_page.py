@@ -9,11 +9,11 @@ import html5lib
 import pytest
 from msgspec.structs import replace
 
-from pytest_lmgate.judge.histogram import ChangeHistogram
-from pytest_lmgate.judge.result import Bounded, PastRun, Results, Run, Verdict, WorstRow
+from pytest_lmgate.judge.result import Bounded, Results, Verdict, WorstRow
 from pytest_lmgate.report.page import html_report, plot_of
 from tests.judge.records import results_of
 from tests.report.browser import CHROMIUM, Page, chromium
+from tests.report.conftest import DISTANCES, PAST, RUN, SPREAD
 from tests.report.hostile import HOSTILE, hostile_results
 
 in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
@@ -22,16 +22,7 @@ WORST = WorstRow(7, 0.25, "what was asked", "what was expected", "what came")
 
 
 @pytest.fixture
-def results(
-    passed: Verdict,
-    failed: Verdict,
-    unmeasured: Verdict,
-    compared: Verdict,
-    spread: ChangeHistogram,
-    distances: ChangeHistogram,
-    past: list[PastRun],
-    run: Run,
-) -> Results:
+def results(passed: Verdict, failed: Verdict, unmeasured: Verdict, compared: Verdict) -> Results:
     def named(verdict: Verdict, name: str) -> Verdict:
         return replace(verdict, id=f"t.py::test_{name}::{name}", test=f"t.py::test_{name}")
 
@@ -39,14 +30,14 @@ def results(
     return results_of(
         [
             named(passed, "gate_10"),
-            named(replace(passed, value=3.0, history=tuple(past[:2])), "gate_9"),
+            named(replace(passed, value=3.0, history=tuple(PAST[:2])), "gate_9"),
             named(open_, "open"),
             named(replace(failed, worst=(WORST,)), "failed"),
-            named(replace(compared, spread=spread, history=tuple(past)), "compared"),
+            named(replace(compared, spread=SPREAD, history=tuple(PAST)), "compared"),
             named(unmeasured, "unmeasured"),
-            named(replace(failed, details=KL, marker="kl_max", metric="kl", spread=distances), "divergent"),
+            named(replace(failed, details=KL, marker="kl_max", metric="kl", spread=DISTANCES), "divergent"),
         ],
-        run=run,
+        run=RUN,
     )
 
 

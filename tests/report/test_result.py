@@ -10,19 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from pytest_lmgate.cli.app import app
 from pytest_lmgate.errors import RecordError
-from pytest_lmgate.judge.result import (
-    Bounded,
-    PreviousBaseline,
-    Results,
-    Verdict,
-    WorstRow,
-    read_results,
-    to_json,
-)
+from pytest_lmgate.judge.result import Bounded, PreviousBaseline, Results, Verdict, WorstRow, read_results, to_json
 from pytest_lmgate.report.formats import FORMATS
 from tests.judge.records import compared as comparison_of
 from tests.judge.records import record, results_of
@@ -132,12 +124,19 @@ def test_numbers_that_json_does_not_have_are_null(failed: Verdict, number: float
     assert found["details"] == {"df": None}
 
 
-def test_infinite_bounds_are_null_and_infinite_again(compared: Verdict) -> None:
+def test_infinite_bounds_are_infinite_again_and_what_is_no_number_stays_so(results: Results, compared: Verdict) -> None:
     endless = replace(comparison_of(0.1), change=math.inf, degradation=math.inf, lower=-math.inf, upper=math.inf)
     bounded = Bounded(0.95, lower=-math.inf, upper=math.inf, bounds="hall")
-    results = results_of([replace(compared, comparison=endless, bounded=bounded)])
-    assert check(to_json(results))["gates"][0]["bounded"]["lower"] is None
-    assert read_back(results) == results
+    found = results_of([replace(compared, comparison=endless, bounded=bounded)])
+    assert check(to_json(found))["gates"][0]["bounded"]["lower"] is None
+    assert read_back(found) == found
+    verdict, call = (
+        replace(compared, worst=(WorstRow(0, math.nan, "", "", ""),)),
+        replace(results.measured[0], value=math.nan),
+    )
+    back = read_back(results_of([verdict], measured=(call,)))
+    assert math.isnan(back.measured[0].value)
+    assert math.isnan(back.verdicts[0].worst[0].score)
 
 
 @pytest.mark.parametrize(
@@ -168,35 +167,24 @@ def test_a_failure_or_an_error_fails_the_build_unless_its_test_is_marked_xfail(o
     assert known.outcome == ("xfail" if failed else outcome)
 
 
-def test_the_command_writes_the_reports_that_it_is_told_to(
-    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_command_writes_the_reports_that_it_is_told_to(results: Results) -> None:
+    def report(*arguments: str) -> Result:
+        return CliRunner().invoke(app, ["report", *arguments])
+
     Path("report.json").write_text(to_json(results), encoding="utf-8")
-    done = CliRunner().invoke(app, ["report", "report.json", "--html", "out/page.html", "--openmetrics", "m.txt"])
+    done = report("report.json", "--html", "out/page.html", "--openmetrics", "m.txt")
     assert done.exit_code == 0
     assert done.stdout.startswith("html: out/page.html\nopenmetrics: m.txt\n14 gates: ")
     assert Path("out/page.html").read_text(encoding="utf-8") == FORMATS["html"].render(results)
-    as_json = CliRunner().invoke(app, ["report", "report.json", "--html", "out/page.html", "--json"])
-    assert json.loads(as_json.stdout) == {"report": "report.json", "written": {"html": "out/page.html"}}
-    printed = CliRunner().invoke(app, ["report", "report.json", "--github"])
-    assert printed.stdout == FORMATS["github"].render(results)
-    assert CliRunner().invoke(app, ["report", "report.json"]).exit_code == 2
-    twice = CliRunner().invoke(app, ["report", "report.json", "--html", "x", "--markdown", "./x"])
-    assert twice.exit_code == 2
+    as_json = json.loads(report("report.json", "--openmetrics", "m.txt", "--json").stdout)
+    assert as_json == {"report": "report.json", "written": {"openmetrics": "m.txt"}}
+    assert report("report.json", "--github").stdout == FORMATS["github"].render(results)
+    assert report("report.json").exit_code == 2
+    assert report("report.json", "--html", "x", "--markdown", "./x").exit_code == 2
     assert not Path("x").exists()
-    assert isinstance(CliRunner().invoke(app, ["report", "x.json", "--github"]).exception, RecordError)
+    assert isinstance(report("x.json", "--github").exception, RecordError)
     Path("file").write_text("")
-    failed = CliRunner().invoke(app, ["report", "report.json", "--html", "file/page.html", "--openmetrics", "n.txt"])
-    assert isinstance(failed.exception, RecordError)
-    assert str(failed.exception).startswith("html:file/page.html: ")
+    failed = report("report.json", "--html", "file/page.html", "--openmetrics", "n.txt").exception
+    assert isinstance(failed, RecordError)
+    assert str(failed).startswith("html:file/page.html: ")
     assert Path("n.txt").exists()
-
-
-def test_a_value_and_a_rows_score_that_are_no_numbers_stay_so(results: Results) -> None:
-    (call,) = results.measured
-    row = WorstRow(row=0, score=math.nan, prompt="p", reference="r", output="o")
-    verdict = replace(results.verdicts[0], worst=(row,))
-    back = read_results(to_json(results_of([verdict], measured=(replace(call, value=math.nan),))).encode(), "it")
-    assert math.isnan(back.measured[0].value)
-    assert math.isnan(back.verdicts[0].worst[0].score)

@@ -1,5 +1,6 @@
 """Counts and bytes as people read them."""
 
+import math
 import string
 import unicodedata
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from pytest_lmgate.judge.result import Verdict
 from pytest_lmgate.report.formats import write_file
 from pytest_lmgate.report.terminal import title
 from pytest_lmgate.report.text import byte_size, excerpt, shortened_name, table
+from pytest_lmgate.report.wording import divergence_lines
 
 
 @pytest.mark.parametrize(
@@ -22,9 +24,6 @@ from pytest_lmgate.report.text import byte_size, excerpt, shortened_name, table
 )
 def test_bytes_have_the_largest_unit_below_them(number: float, words: str) -> None:
     assert byte_size(number) == words
-
-
-# A model's text in one line of a terminal.
 
 
 @pytest.mark.parametrize(
@@ -62,9 +61,6 @@ def test_an_excerpt_is_printable_and_never_wider_than_it_may_be(text: str, width
 
     wide = sum(map(cells, shown))
     assert wide <= width
-
-
-# A table keeps to the width of the terminal.
 
 
 HEADER = ("verdict", "gate", "value", "seconds")
@@ -116,3 +112,11 @@ def test_the_title_counts_each_measurement_once(failed: Verdict, passed: Verdict
 def test_a_report_that_the_disk_has_no_room_for_is_an_error() -> None:
     with pytest.raises(OSError, match="No space left on device"):
         write_file(Path("/dev/full"), b"x")
+
+
+def test_a_figure_that_is_not_finite_reads_the_same_from_a_run_and_from_its_json_report() -> None:
+    known = {"Mean KLD": 0.5, "Mean KLD, stderr": 0.125, "Same top p": 0.75}
+    run = {"Mean PPL(Q)": math.inf, "Mean PPL(Q), stderr": math.nan, "Mean PPL(base)": 60.0, **known}
+    read = {**run, "Mean PPL(Q)": None, "Mean PPL(Q), stderr": None}
+    expected = ["Mean PPL(Q) not finite, Mean PPL(base) 60", "Mean KLD 0.5 ± 0.125", "Same top p 75%"]
+    assert divergence_lines(run, iid=False) == divergence_lines(read, iid=False) == expected

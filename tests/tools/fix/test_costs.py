@@ -17,9 +17,9 @@ from pytest_lmgate.errors import ModelError
 from pytest_lmgate.judge.baseline import Baselines
 from pytest_lmgate.judge.judge import Judge
 from pytest_lmgate.measure import lookup as pool
+from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.settings.decoding import parse_marker
 from pytest_lmgate.settings.gate_options import WindowProtocol
-from pytest_lmgate.settings.gates import LimitGate
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.tools.fix import costs as why_module
 from pytest_lmgate.tools.fix.costs import Why, bind_pair, standing_out, why
@@ -28,7 +28,6 @@ from tests.measure.conftest import ALPHABET, CONTEXT, Workplace, make_model, mak
 from tests.models.encoders import masked
 
 SMALLEST = 1e-7
-INT4 = ("models/int4", "float", "text")
 
 
 @pytest.mark.parametrize(
@@ -54,9 +53,6 @@ def test_layers_whose_costs_differ_by_chance_are_rarely_named():
     assert np.mean(named) < 0.06
 
 
-# Which layers of a candidate cost what: a damaged layer is found, and unchanged ones cost nothing at all.
-
-
 LAYERS = 4
 WORDS = ["the", "cat", "sat", "on", "mat", "and", "dog", "log", "ran"]
 
@@ -75,6 +71,14 @@ def quantize(module: Any, bits: int) -> None:
                 weight.copy_((weight / scale).round() * scale)
 
 
+def rounded(layers: int, path: str, bits: int = 4) -> tuple[Any, Any]:
+    """Return a model, and a copy of which a module was rounded."""
+    reference = make_reference(layers=layers)
+    candidate = copy.deepcopy(reference)
+    quantize(candidate.get_submodule(path), bits)
+    return reference, candidate
+
+
 def text(words: int, seed: int = 0) -> str:
     return " ".join(random.Random(seed).choices(WORDS, k=words))
 
@@ -88,9 +92,7 @@ def measured(workplace: Workplace, candidate: Any, reference: Any, *, rows: Sequ
 
 
 def test_the_layer_that_was_rounded_to_four_bits_is_named_and_all_others_cost_nothing(workplace: Workplace) -> None:
-    reference = make_reference()
-    candidate = copy.deepcopy(reference)
-    quantize(candidate.model.layers[2], bits=4)
+    reference, candidate = rounded(LAYERS, "model.layers.2")
     blocks = [list(each.model.layers) for each in (reference, candidate)]
     found = measured(workplace, candidate, reference)
     assert [list(each.model.layers) for each in (reference, candidate)] == blocks
@@ -106,27 +108,21 @@ def test_the_layer_that_was_rounded_to_four_bits_is_named_and_all_others_cost_no
 
 
 def test_a_short_time_reads_less_of_the_text(workplace: Workplace) -> None:
-    reference = make_reference(layers=2)
-    candidate = copy.deepcopy(reference)
-    quantize(candidate.model.layers[1], bits=4)
-    rows = [text(800)]
-    whole = measured(workplace, candidate, reference, rows=rows, tokens=3000)
-    short = measured(workplace, candidate, reference, rows=rows, tokens=3000, seconds=0.001)
-    assert short.whole.n < whole.whole.n
-    assert short.whole.n > 2 * CONTEXT
+    models = rounded(2, "model.layers.1")[::-1]
+    whole, short = (
+        measured(workplace, *models, rows=[text(800)], tokens=3000, seconds=seconds) for seconds in (600.0, 0.001)
+    )
+    assert 2 * CONTEXT < short.whole.n < whole.whole.n
     assert (short.parts, short.missing, whole.missing) == ((), 2 * 3, 0)
 
 
 def test_the_time_limit_ends_the_search_and_says_what_is_missing(
     workplace: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reference = make_reference(layers=3)
-    candidate = copy.deepcopy(reference)
-    quantize(candidate, bits=4)
     clock = itertools.count()
     monkeypatch.setattr(why_module, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
     # Looking at the clock takes a second: the first four calls are before the search, two more are a measurement.
-    found = measured(workplace, candidate, reference, seconds=16)
+    found = measured(workplace, *rounded(3, "")[::-1], seconds=16)
     assert 0 < len(found.parts) <= 4
     assert 0 < found.missing < 2 * 4
     assert sum(each.relief is None for each in found.parts) == len(found.parts) - max(0, 4 - found.missing)
@@ -144,21 +140,17 @@ class Bigram(torch.nn.Module):
         return types.SimpleNamespace(logits=self.table(input_ids))
 
 
+def bert() -> Any:
+    return masked("bert")
+
+
 @pytest.mark.parametrize(
     ("candidate", "reference", "message"),
     [
-        (
-            lambda: make_reference(layers=2),
-            lambda: make_reference(layers=3),
-            r"have different blocks: 2 in model\.layers and 3 in model\.layers",
-        ),
+        (lambda: make_reference(layers=2), make_reference, r"different blocks: 2 in model\.layers and 4 in model\.la"),
         (lambda: make_reference().half(), make_reference, r"computes in float16, and .* in float32: exp"),
         (Bigram, Bigram, "'in-memory Bigram': expected blocks in a list, as transformers' decoders"),
-        (
-            lambda: masked("bert"),
-            lambda: masked("bert"),
-            "BertForMaskedLM': expected a causal model that transformers runs$",
-        ),
+        (bert, bert, "BertForMaskedLM': expected a causal model that transformers runs$"),
     ],
 )
 def test_models_that_cannot_be_mixed_are_refused(
@@ -171,45 +163,41 @@ def test_models_that_cannot_be_mixed_are_refused(
 def of_files(workplace: Workplace) -> Workplace:
     """Write a reference ``float`` and a candidate ``int4`` whose second layer was rounded, and a text."""
     folder = workplace.folder / "models"
-    reference = make_reference(layers=3)
-    reference.save_pretrained(folder / "float")
-    quantize(reference.model.layers[1], bits=4)
-    reference.save_pretrained(folder / "int4")
+    for name, model in zip(("float", "int4"), rounded(3, "model.layers.1"), strict=True):
+        model.save_pretrained(folder / name)
     make_tokenizer().save_pretrained(folder / "int4")
     (workplace.folder / "data" / "text.txt").write_text(text(400))
     return workplace
 
 
+def of_names(workplace: Workplace) -> tuple[Evaluator, Why]:
+    evaluator = workplace.session().evaluator
+    pair = bind_pair(evaluator, ("models/int4", "float", "text"), WindowProtocol("disjoint"))
+    return evaluator, why(evaluator, pair, tokens=600, seconds=600.0)
+
+
 def test_models_that_do_not_fit_in_memory_together_are_refused(
     workplace: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evaluator = of_files(workplace).session().evaluator
     monkeypatch.setattr(pool, "available_bytes", lambda _: 0)
     with pytest.raises(ModelError, match=r"^'float' and 'models/int4' do not fit in memory together$"):
-        why(evaluator, bind_pair(evaluator, INT4, WindowProtocol("disjoint")), tokens=600, seconds=600.0)
+        of_names(of_files(workplace))
 
 
 def test_hybrids_of_models_from_files_come_from_the_cache_the_second_time(workplace: Workplace) -> None:
     of_files(workplace)
-
-    def run() -> tuple[Why, int]:
-        evaluator = workplace.session().evaluator
-        found = why(evaluator, bind_pair(evaluator, INT4, WindowProtocol("disjoint")), tokens=600, seconds=600.0)
-        return found, sum(not lookup.hit for lookup in evaluator.measurements.lookups)
-
-    (first, missed), (again, missed_again) = run(), run()
+    runs = [of_names(workplace) for _ in range(2)]
+    (_, first), (_, again) = runs
     assert [each.part for each in first.parts if each.stands_out] == ["model.layers.1"]
     assert first.parts == again.parts
-    assert (missed, missed_again) == (1 + 2 * 4, 0)
+    missed = [sum(not lookup.hit for lookup in evaluator.measurements.lookups) for evaluator, _ in runs]
+    assert missed == [1 + 2 * 4, 0]
 
 
 def test_by_group_the_layers_that_were_rounded_are_named_and_unchanged_groups_are_left_out(
     workplace: Workplace,
 ) -> None:
-    reference = make_reference(layers=2)
-    candidate = copy.deepcopy(reference)
-    for layer in candidate.model.layers:
-        quantize(layer, bits=8)
+    reference, candidate = rounded(2, "model.layers", bits=8)
     quantize(candidate.model.layers[1].mlp.down_proj, bits=3)
     found = measured(workplace, candidate, reference, by="group")
     assert [each.part for each in found.parts if each.stands_out] == ["model.layers.1 down"]
@@ -220,19 +208,19 @@ def test_a_failing_comparison_names_the_command_with_the_file_where_it_is_not_fo
     workplace: Workplace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     entries.entry(workplace, "twin", section="models", path="models/float")
-    evaluator, gate = workplace.session().evaluator, parse_marker("kl_max", ("twin", "float", "text", 1), {})
-    assert isinstance(gate, LimitGate)
+    evaluator = workplace.session().evaluator
     judge = Judge(evaluator, Options(cache=tmp_path / "cache"), Baselines(tmp_path / "lmgate-baseline.json"))
+
+    def command(**given: Any) -> str:
+        return judge._layers(evaluator.bind_gate(parse_marker("kl_max", ("twin", "float", "text", 1), given)))
+
     monkeypatch.chdir(workplace.folder)
-    assert judge._layers(evaluator.bind_gate(gate)) == "lmgate why twin text --against float --protocol sliding"
+    plain = "lmgate why twin text --against float --protocol sliding"
+    assert command() == plain
     (elsewhere := tmp_path / "elsewhere").mkdir()
     (elsewhere / "lmgate.yaml").touch()
     monkeypatch.chdir(elsewhere)
-    file = os.path.relpath(workplace.folder / "lmgate.yaml")
-    assert (
-        judge._layers(evaluator.bind_gate(gate))
-        == f"lmgate why twin text --against float --protocol sliding --config {file}"
-    )
+    assert command() == f"{plain} --config {os.path.relpath(workplace.folder / 'lmgate.yaml')}"
     given = {"protocol": "lm-eval", "max_length": 64, "add_bos_token": None, "allow_beyond_context": True}
-    layers = judge._layers(evaluator.bind_gate(parse_marker("kl_max", ("twin", "float", "text", 1), given)))
-    assert "--protocol lm-eval --max-length 64 -o allow_beyond_context=true -o add_bos_token=null --config" in layers
+    options = "--protocol lm-eval --max-length 64 -o allow_beyond_context=true -o add_bos_token=null --config"
+    assert options in command(**given)

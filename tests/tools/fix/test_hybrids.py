@@ -42,11 +42,12 @@ def described(made: Hybrids) -> dict[str, tuple[str, ...]]:
 def test_the_linear_layers_of_a_llama_are_in_groups_and_its_norms_are_the_rest_of_their_block():
     found = described(hybrids(*pair("llama")))
     block = "model.layers.1"
-    assert found[f"{block} qkv"] == tuple(f"{block}.self_attn.{each}_proj" for each in "qkv")
-    assert found[f"{block} o"] == (f"{block}.self_attn.o_proj",)
-    assert found[f"{block} up"] == (f"{block}.mlp.gate_proj", f"{block}.mlp.up_proj")
-    assert found[f"{block} down"] == (f"{block}.mlp.down_proj",)
-    assert found[f"{block} rest"] == (block,)
+    modules = {
+        "qkv": tuple(f".self_attn.{each}_proj" for each in "qkv"), "o": (".self_attn.o_proj",),
+        "up": (".mlp.gate_proj", ".mlp.up_proj"), "down": (".mlp.down_proj",), "rest": ("",),
+    }  # fmt: skip
+    for group, paths in modules.items():
+        assert found[f"{block} {group}"] == tuple(f"{block}{path}" for path in paths)
     assert list(found)[-3:] == ["head", "embeddings", "rest outside of the blocks"]
 
 
@@ -59,16 +60,8 @@ def test_c_proj_of_gpt2_is_in_the_attention_and_in_the_mlp_and_embeddings_are_ti
 
 @pytest.mark.parametrize(
     ("architecture", "kinds"),
-    [
-        ("opt", "qkv o up down rest"),
-        ("gpt_neox", "qkv o up down rest"),
-        ("falcon", "qkv o up down rest"),
-        ("mpt", "qkv o up down rest"),
-        ("phi", "qkv o up down rest"),
-        ("mixtral", "qkv o experts rest"),
-        ("deepseek_v3", "qkv o experts up down rest"),
-        ("mamba", "block"),
-    ],
+    [(name, "qkv o up down rest") for name in ("opt", "gpt_neox", "falcon", "mpt", "phi")]
+    + [("mixtral", "qkv o experts rest"), ("deepseek_v3", "qkv o experts up down rest"), ("mamba", "block")],
 )
 def test_other_families_have_the_same_groups_and_unknown_blocks_are_whole(architecture: str, kinds: str) -> None:
     found = hybrids(*pair(architecture))
@@ -177,15 +170,6 @@ class Sharing(torch.nn.Module):
         return found
 
 
-def test_nothing_is_reused_of_a_model_whose_blocks_share_more_than_hidden_states():
-    models = pair("llama", num_hidden_layers=3)
-    for model in models:
-        shared: dict[str, Any] = {}
-        model.model.layers = torch.nn.ModuleList(Sharing(block, shared) for block in model.model.layers)
-        model.model.register_forward_pre_hook(lambda *_, shared=shared: shared.clear())
-    assert hybrids(*models, by="block").reuses == (False, False)
-
-
 def test_models_whose_modules_were_wrapped_are_refused_since_copies_would_run_the_originals():
     reference, candidate = pair("llama")
     candidate.model.layers[0].forward = candidate.model.layers[0].forward
@@ -200,26 +184,29 @@ def test_a_block_that_is_replayed_has_the_attributes_of_the_block() -> None:
         _ = replayed.none
 
 
-class Typed(torch.nn.Module):
-    """A block that runs only between blocks of its own class."""
+class Typed(Sharing):
+    """A block that runs only between blocks of its own class, and shares nothing."""
 
-    def __init__(self, block: Any) -> None:
-        super().__init__()
-        self.block = block
+    def __init__(self, block: torch.nn.Module) -> None:
+        super().__init__(block, {})
 
     def forward(self, hidden_states: torch.Tensor, **how: Any) -> torch.Tensor:
-        found: torch.Tensor = self.block(hidden_states, **how)
-        return found
+        self.shared.clear()
+        return super().forward(hidden_states, **how)
 
 
-def test_nothing_is_reused_of_a_model_that_asks_for_the_class_of_its_blocks() -> None:
-    models = pair("llama", num_hidden_layers=2)
+@pytest.mark.parametrize("is_typed", [False, True], ids=["blocks that share more", "blocks whose class is asked for"])
+def test_nothing_is_reused_of_a_model_whose_blocks_know_of_each_other(is_typed: bool) -> None:
+    models = pair("llama", num_hidden_layers=2 if is_typed else 3)
 
     def require_class(module: Any, *_: Any) -> None:
         if not all(isinstance(block, Typed) for block in module.layers):
             raise TypeError("expected typed blocks")
 
     for model in models:
-        model.model.layers = torch.nn.ModuleList(map(Typed, model.model.layers))
-        model.model.register_forward_pre_hook(require_class)
+        shared: dict[str, Any] = {}
+        layers = (Typed(block) if is_typed else Sharing(block, shared) for block in model.model.layers)
+        model.model.layers = torch.nn.ModuleList(layers)
+        before = require_class if is_typed else lambda *_, shared=shared: shared.clear()
+        model.model.register_forward_pre_hook(before)
     assert hybrids(*models, by="block").reuses == (False, False)

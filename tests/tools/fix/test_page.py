@@ -12,6 +12,7 @@ import pytest
 
 from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.stats.means import ClusteredMean
+from pytest_lmgate.tools.fix.hybrids import Part
 from pytest_lmgate.tools.fix.page import FixReport
 from pytest_lmgate.tools.fix.search import Fix, Group, Limit, Trial, Tried
 from tests.report.browser import CHROMIUM, chromium
@@ -28,8 +29,6 @@ def report_of(
     *sets: tuple[int, float], limit: float, proof: float | None = None, metric: str = "kl", budget: float | None = None
 ) -> FixReport:
     """Return the report of sets, given by extra bytes (of 1,000) and value, each with one more group."""
-    from pytest_lmgate.tools.fix.hybrids import Part
-
     groups = tuple(Group(Part(f"model.layers.{index} o", "o", (), index), 0.01, 10) for index in range(len(sets)))
     tried = tuple(Tried(tuple(range(count)), *one, judged(one[1], limit)) for count, one in enumerate(sets))
     passing = [each for each in tried[1:] if each.judged.outcome == "pass"]
@@ -58,17 +57,11 @@ REPORTS = {
 }
 
 
-def text_of(html: str) -> str:
-    return " ".join("".join(html5lib.parse(html, namespaceHTMLElements=False).itertext()).split())
-
-
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
 def test_the_page_has_each_word_and_row_of_the_terminal(report: FixReport) -> None:
-    html = report.html()
-    parser = html5lib.HTMLParser()
-    parser.parse(html)
+    parser = html5lib.HTMLParser(namespaceHTMLElements=False)
+    page = re.sub(r"\s", "", "".join(parser.parse(report.html()).itertext()))
     assert parser.errors == []
-    page = re.sub(r"\s", "", text_of(html))
     for line in report.lines():
         assert re.sub(r"[\s█<]", "", line) in page
 
@@ -90,10 +83,8 @@ def test_a_browser_shows_it_as_wide_as_a_phone_without_a_complaint(tmp_path: Pat
             (tmp_path / "fix.html").write_text(report.html(), encoding="utf-8")
             page.open(tmp_path / "fix.html", width=380)
             assert page.run("document.documentElement.scrollWidth") <= 380
-            labels = page.run(
-                "[...document.querySelectorAll('figure svg svg ~ text')].map(e => e.getBoundingClientRect())"
-                ".map(b => [b.left, b.right])"
-            )
+            texts = "[...document.querySelectorAll('figure svg svg ~ text')].map(e => e.getBoundingClientRect())"
+            labels = page.run(f"{texts}.map(b => [b.left, b.right])")
             assert len(labels) >= 2
             assert all(one[1] <= other[0] for one, other in pairwise(labels)), labels
         assert page.console == []

@@ -17,12 +17,9 @@ FAIR_DIE = Path(__file__).parents[2] / "engines" / "fair_die.py"
 PLAIN = "-p no:hypothesispytest -p no:anyio -p no:xdist"  # which take long to import
 GATE = "lmgate.yaml::ppl_max[die-text]"
 YAML = """
-models:
-  die: {path: model.die}
-datasets:
-  text: {path: text.txt}
-gates:
-  - ppl_max: {model: die, dataset: text, limit: 6.5}
+models: {die: {path: model.die}}
+datasets: {text: {path: text.txt}}
+gates: [{ppl_max: {model: die, dataset: text, limit: 6.5}}]
 """
 
 
@@ -40,18 +37,21 @@ class Repo:
         self.top, self.here = folder, folder / below
         self.here.mkdir(parents=True, exist_ok=True)
         self.git("init", "-q", "-b", "main")
-        (self.here / "pytest.ini").write_text("[pytest]\n")
-        (self.here / "conftest.py").write_text(FAIR_DIE.read_text())
-        (self.here / "lmgate.yaml").write_text(YAML)
-        (self.here / ".gitignore").write_text("__pycache__\n.pytest_cache\n.lmgate_cache\n")
-        (self.here / "text.txt").write_text("abcd " * 100)
+        files = {
+            "pytest.ini": "[pytest]\n", "conftest.py": FAIR_DIE.read_text(), "lmgate.yaml": YAML,
+            ".gitignore": "__pycache__\n.pytest_cache\n.lmgate_cache\n", "text.txt": "abcd " * 100,
+        }  # fmt: skip
         self.commits = []
         for number, count in enumerate(sides):
             text = "broken" if count is None else json.dumps({"sides": count, "commit": number})
-            (self.here / "model.die").write_text(text)
-            self.git("add", ".")
-            self.git("commit", "-qm", f"model {number}")
-            self.commits.append(self.git("rev-parse", "HEAD"))
+            self.commits.append(self.commit(f"model {number}", {**files, "model.die": text}))
+
+    def commit(self, message: str, files: dict[str, str]) -> str:
+        for name, text in files.items():
+            (self.here / name).write_text(text)
+        self.git("add", *(str(self.here / name) for name in files))
+        self.git("commit", "-qm", message)
+        return self.git("rev-parse", "HEAD")
 
     def git(self, *arguments: str) -> str:
         who = ["-c", "user.name=Ada", "-c", "user.email=a@example.org"]
@@ -63,14 +63,10 @@ class Repo:
         python = sys.executable if temporary else warm_python(environment(), "pytest")
         temporary = {} if temporary is None else {"TMPDIR": str(temporary)}
         return subprocess.Popen(
-            [python, "-m", "pytest_lmgate.cli", "bisect", *arguments],
-            cwd=self.here,
-            env={**environment(), "PYTEST_ADDOPTS": PLAIN, **temporary},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=_heed_signals,
-        )
+            [python, "-m", "pytest_lmgate.cli", "bisect", *arguments], cwd=self.here, preexec_fn=_heed_signals,
+            env={**environment(), "PYTEST_ADDOPTS": PLAIN, **temporary}, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
         process = self.start(*arguments)
@@ -80,12 +76,8 @@ class Repo:
     @property
     def state(self) -> tuple[str, ...]:
         """What a bisection must leave as it is."""
-        return (
-            self.git("status", "-sb"),
-            self.git("rev-parse", "HEAD"),
-            self.git("for-each-ref"),
-            self.git("worktree", "list"),
-        )
+        commands = "status -sb", "rev-parse HEAD", "for-each-ref", "worktree list"
+        return tuple(self.git(*command.split()) for command in commands)
 
 
 def test_the_first_bad_commit_is_found_past_a_broken_one_and_the_checkout_stays_as_it_is(tmp_path: Path) -> None:
@@ -109,11 +101,8 @@ def test_the_first_bad_commit_is_found_past_a_broken_one_and_the_checkout_stays_
 def test_where_skipped_commits_hide_the_first_bad_one_all_candidates_are_named(tmp_path: Path) -> None:
     repo = Repo(tmp_path, (6, None))
     # At the next commit pytest dies without a report: that is never good.
-    (repo.top / "conftest.py").write_text("import os\nos._exit(0)\n")
-    repo.git("commit", "-qam", "dies")
-    (repo.top / "conftest.py").write_text(FAIR_DIE.read_text())
-    (repo.top / "model.die").write_text('{"sides": 8}')
-    repo.git("commit", "-qam", "worse")
+    repo.commit("dies", {"conftest.py": "import os\nos._exit(0)\n"})
+    repo.commit("worse", {"conftest.py": FAIR_DIE.read_text(), "model.die": '{"sides": 8}'})
     code, out, err = repo.run("HEAD~3", "HEAD", "--", GATE)
     assert code == 3, err
     named = out.partition("The first bad commit could be any of:")[2]
@@ -145,16 +134,14 @@ def test_a_good_commit_that_fails_and_a_bad_one_that_passes_are_refused(tmp_path
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_bisection_leaves_nothing(tmp_path: Path, number: int) -> None:
-    repo, temporary = Repo(tmp_path / "repo", (6, 8)), tmp_path / "tmp"
+    repo, temporary, on = Repo(tmp_path / "repo", (6, 8)), tmp_path / "tmp", tmp_path / "on"
     temporary.mkdir()
-    (repo.top / "conftest.py").write_text(
-        f"{FAIR_DIE.read_text()}\nimport time\nopen({str(tmp_path / 'on')!r}, 'w')\ntime.sleep(600)\n"
-    )
-    repo.git("commit", "-qam", "slow")
+    slow = f"import time\nopen({str(on)!r}, 'w')\ntime.sleep(600)\n"
+    repo.commit("slow", {"conftest.py": f"{FAIR_DIE.read_text()}\n{slow}"})
     before = repo.state
     process = repo.start("HEAD~1", "HEAD", "--", GATE, temporary=temporary)
     end = time.monotonic() + 60
-    while not (tmp_path / "on").exists():
+    while not on.exists():
         assert time.monotonic() < end
         time.sleep(0.05)
     assert list(temporary.glob("lmgate-bisect-*"))
@@ -169,14 +156,13 @@ def test_an_interrupted_bisection_leaves_nothing(tmp_path: Path, number: int) ->
 
 
 def test_what_is_not_in_the_repository_can_be_linked(tmp_path: Path) -> None:
-    repo = Repo(tmp_path, (6, 8))
+    repo = Repo(tmp_path, (6,))
     repo.git("rm", "-q", "--cached", "text.txt")
     repo.git("commit", "-qm", "the text is kept elsewhere")
-    (repo.top / "model.die").write_text('{"sides": 9}')
-    repo.git("commit", "-qam", "worse")
-    code, out, err = repo.run("HEAD~3", "HEAD", "--link", "text.txt", "--", GATE)
+    repo.commit("worse", {"model.die": '{"sides": 9}'})
+    code, out, err = repo.run("HEAD~1", "HEAD", "--link", "text.txt", "--", GATE)
     assert code == 0, err
-    assert f"{repo.commits[1]} is the first bad commit" in out
+    assert f"{repo.git('rev-parse', 'HEAD')} is the first bad commit" in out
     assert (repo.top / "text.txt").is_file()
-    code, _, err = repo.run("HEAD~3", "HEAD", "--link", "gone.txt", "--", GATE)
+    code, _, err = repo.run("HEAD~1", "HEAD", "--link", "gone.txt", "--", GATE)
     assert (code, "'gone.txt'" in err) == (2, True)

@@ -39,14 +39,8 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def both(tmp_path: Path) -> tuple[Path, Path]:
     """Two reports: one gate fails now, one is worse beyond noise, one moved within it, one stands on other data."""
-    before = report(
-        tmp_path / "main.json",
-        gate("ppl_max[int8-news]", 16.5),
-        gate("ppl_max[int8-code]", 8.0),
-        gate("ppl_max[int8-chat]", 12.0),
-        gate("ppl_max[int8-math]", 20.0),
-        gate("ppl_max[int8-old]", 9.0),
-    )
+    values = {"news": 16.5, "code": 8.0, "chat": 12.0, "math": 20.0, "old": 9.0}
+    before = report(tmp_path / "main.json", *(gate(f"ppl_max[int8-{name}]", value) for name, value in values.items()))
     after = report(
         tmp_path / "branch.json",
         gate("ppl_max[int8-news]", 18.2, "fail"),
@@ -97,17 +91,13 @@ def test_a_gate_with_a_reference_of_its_own_is_judged_by_its_verdict_alone(
         ("pass", 0.002, "inconclusive", 0.0095, "PASS -> INCONCLUSIVE", "inconclusive at the tolerance of 1%"),
         ("pass", 0.002, "pass", 0.002, "PASS", "same"),
     ]
-    # Far apart by their values: the unpaired rule would call each of them worse.
-    before, after = (
-        report(
-            tmp_path / f"{at}.json",
-            *(
-                gate(f"g{number}", 10.0 + side[1 + 2 * at] * 100, side[2 * at], comparison=compared(side[1 + 2 * at]))
-                for number, side in enumerate(sides)
-            ),
-        )
-        for at in (0, 1)
-    )
+
+    def side(name: str, facts: list[tuple[str, float]]) -> Path:
+        # Far apart by their values: the unpaired rule would call each of them worse.
+        gates = (gate(f"g{at}", 10 + by * 100, is_, comparison=compared(by)) for at, (is_, by) in enumerate(facts))
+        return report(tmp_path / name, *gates)
+
+    before, after = side("0", [each[:2] for each in sides]), side("1", [each[2:4] for each in sides])
     done = lmgate(before, after)
     assert done.exit_code == 1
     for *_, verdicts, words in sides:
@@ -126,13 +116,16 @@ def test_a_gate_with_a_reference_of_its_own_is_judged_by_its_verdict_alone(
 def test_two_commits_of_a_history_are_compared_by_digits_or_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    git = ["git", "-c", "user.name=A", "-c", "user.email=a@example.org"]
-    subprocess.run([*git, "init", "-q", tmp_path], check=True)
+    def git(*arguments: str) -> str:
+        who = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
+        done = subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    git("init", "-q")
     commits = []
-    for day in (1, 2):
-        subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", str(day)], cwd=tmp_path, check=True)
-        shown = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True, capture_output=True, text=True)
-        commits.append(shown.stdout.strip())
+    for day in "12":
+        git("commit", "-q", "--allow-empty", "-m", day)
+        commits.append(git("rev-parse", "HEAD"))
     runs = tmp_path / "runs"
     keep(runs, 1, [gate("a", 9.0)], commit=commits[0][:12])
     keep(runs, 2, [gate("a", 30.0)], commit=f"{commits[0][:12]}+")
@@ -205,12 +198,8 @@ def test_a_gate_that_fails_by_a_change_within_noise_says_so_and_equal_runs_have_
 
 def test_an_advisory_gate_that_does_not_pass_any_more_is_news_and_no_green_sign(tmp_path: Path) -> None:
     before = report(tmp_path / "a", gate("old", 9.0), gate("new", 9.0), gate("other", 9.0, "fail", advisory=True))
-    after = report(
-        tmp_path / "b",
-        gate("old", 9.0),
-        gate("new", 9.01, "fail", advisory=True, comparison=compared(0.05)),
-        gate("other", 9.0, "fail", advisory=True),
-    )
+    new = gate("new", 9.01, "fail", advisory=True, comparison=compared(0.05))
+    after = report(tmp_path / "b", gate("old", 9.0), new, gate("other", 9.0, "fail", advisory=True))
     done = lmgate(before, after, "--markdown")
     assert done.exit_code == 0
     news, _, rest = done.stdout.partition("<details>")

@@ -17,6 +17,7 @@ from pytest_lmgate.judge.result import Run, Verdict, to_json
 from tests.judge.records import compared, record, results_of
 from tests.report.hostile import HOSTILE
 
+OPEN: dict[str, Any] = {"verdict": "inconclusive"}
 COMMITS = ("1c0ffee1c0ff", "2badcafe2bad", "3deadbeef3de", "4feed4feed4f", "5ca1ab1e5ca1")
 
 
@@ -36,10 +37,8 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "runs"
     name = "tests/test_quality.py::test_int8::ppl_max[int8-wikitext2]"
     for day, value in enumerate((16.02, 16.02, 16.11, 17.63, 17.58), 1):
-        verdict = "pass" if value < 17 else "fail"
-        keep(
-            folder, day, [record(value, 0.21, id=name, model="int8", dataset="wikitext2", limit=17.0, verdict=verdict)]
-        )
+        facts = {"id": name, "model": "int8", "dataset": "wikitext2", "verdict": "pass" if value < 17 else "fail"}
+        keep(folder, day, [record(value, 0.21, limit=17.0, **facts)])
     return folder
 
 
@@ -54,7 +53,9 @@ def failing(*arguments: object) -> str:
     return str(failed)
 
 
-def test_a_history_in_memory_is_read_as_one_in_a_folder(runs: Path) -> None:
+def test_a_history_in_memory_is_read_as_one_in_a_folder_and_an_error_names_it(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = fsspec.filesystem("memory")
     files.store.clear()
     for path in runs.iterdir():
@@ -63,6 +64,12 @@ def test_a_history_in_memory_is_read_as_one_in_a_folder(runs: Path) -> None:
     files.pipe_file("/shared/runs/20260307.json", b"{")
     assert "memory://shared/runs/20260307.json: " in failing("memory://shared/runs")
     assert "found none" in failing("memory://shared/others")
+
+    def refused(*_: object, **__: object) -> None:
+        raise ConnectionError("refused")
+
+    monkeypatch.setattr(type(files), "cat_file", refused)
+    assert re.search("^memory://shared/runs: .*refused", failing("memory://shared/runs")), "a store that is down"
 
 
 def test_a_history_names_the_first_run_where_a_gate_changed_beyond_noise(runs: Path) -> None:
@@ -125,17 +132,11 @@ def test_hostile_names_break_neither_the_text_nor_the_picture(tmp_path: Path) ->
         ([record(15.7), record(15.8)], "no change beyond noise"),
         ([record(15.7, comparison=compared(0.001))] * 2, "the verdict has not changed"),
         (
-            [
-                record(15.7, comparison=compared(0.001)),
-                record(15.8, verdict="inconclusive", comparison=compared(0.0095)),
-            ],
+            [record(15.7, comparison=compared(0.001)), record(15.8, **OPEN, comparison=compared(0.0095))],
             "no change between PASS and failing: 1 PASS, 1 INCONCLUSIVE",
         ),
         (
-            [
-                record(15.7, comparison=compared(0.001)),
-                record(15.9, verdict="inconclusive", blocking=True, comparison=compared(0.012)),
-            ],
+            [record(15.7, comparison=compared(0.001)), record(15.9, **OPEN, blocking=True, comparison=compared(0.012))],
             "first change of the verdict: 2026-03-02 18:00 2badcafe2bad: worse, INCONCLUSIVE! at +1.20%",
         ),
     ],
@@ -145,16 +146,6 @@ def test_a_history_claims_no_more_than_its_runs_show(gates: Sequence[Verdict], s
         keep(tmp_path / "runs", day, [gate])
     last = lmgate(tmp_path / "runs").stdout.splitlines()[-1]
     assert last.startswith(says), last
-
-
-def test_a_history_whose_store_is_down_is_an_error_that_says_so(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise ConnectionError("refused")
-
-    files = fsspec.filesystem("memory")
-    files.pipe_file("/shared/runs/20260307.json", b"{")
-    monkeypatch.setattr(type(files), "cat_file", refused)
-    assert re.search("^memory://shared/runs: .*refused", failing("memory://shared/runs"))
 
 
 def test_the_picture_leaves_out_a_run_that_measured_nothing_and_a_limit_that_is_none(tmp_path: Path) -> None:
