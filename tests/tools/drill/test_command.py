@@ -124,7 +124,7 @@ def test_the_table_names_what_none_catches_and_what_a_model_cannot_have_is_not_c
     assert f"{LIMIT} adds nothing: it catches no fault." not in said  # a skipped block is beyond any limit
     assert "Not tried: window, because it has no window of attention." in said
     assert "Not tried: base, because it has no LoRA adapter." in said
-    assert "Not tried: subject, because its dataset has no subjects: no average_by, tags or cluster." in said
+    assert "Not tried: subject, because it reads texts without answers, subjects and examples." in said
 
 
 def test_the_project_is_as_before_with_its_cache_and_baseline_and_gates_turn_red_as_the_drill_said(
