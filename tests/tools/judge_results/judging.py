@@ -54,9 +54,9 @@ def edit_json(path: Path, change: Callable[[Any], Any]) -> None:
     path.write_text("".join(json.dumps(each) + "\n" for each in values) if is_lines else json.dumps(values))
 
 
-def table(path: Path, scores: Sequence[Any], metric: str = "score", **columns: Sequence[Any]) -> Path:
+def table(path: Path, scores: Sequence[Any], column: str = "score", **columns: Sequence[Any]) -> Path:
     """Write rows with ids and scores as JSON lines, CSV or Parquet, as the file's suffix says."""
-    made = {"id": [f"r{at}" for at in range(len(scores))], metric: scores, **columns}
+    made = {"id": [f"r{at}" for at in range(len(scores))], column: scores, **columns}
     rows = [dict(zip(made, row, strict=True)) for row in zip(*made.values(), strict=True)]
     if path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -13,19 +13,14 @@ import scipy.stats
 
 from pytest_lmgate.data.results.rows import Collected, ResultRow, read
 from pytest_lmgate.stats.proportions import mcnemar
-from tests.tools.judge_results.judging import DATA, judge
+from tests.tools.judge_results.judging import DATA, judge, table
 
 OLD, NEW = DATA / "lm_eval" / "old", DATA / "lm_eval" / "new"
 COLUMNS = ("--id=id", "--score=correct")
 
 
 def scored(folder: Path, **sides: list[float]) -> list[Path]:
-    files = []
-    for name, scores in sides.items():
-        files.append(folder / f"{name}.jsonl")
-        rows = ({"id": at, "correct": score} for at, score in enumerate(scores))
-        files[-1].write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return files
+    return [table(folder / f"{name}.jsonl", scores, "correct") for name, scores in sides.items()]
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2, 7, 40, 311])
