@@ -188,9 +188,14 @@ def test_an_interrupted_drill_says_how_it_goes_on_keeps_what_it_measured_and_goe
 
 
 @pytest.mark.parametrize("fault", [*SEEN_BY_TEXTS, "answers"])
-def test_a_gate_that_reads_what_a_fault_of_texts_breaks_turns_red(
+def test_a_gate_that_reads_what_a_fault_of_texts_breaks_turns_red_and_no_other_is_measured(
     made: Path, tmp_path: Path, on_float: dict[tuple[str, str], dict[str, Any]], fault: str
 ) -> None:
+    if fault.startswith(("kv-", "temperature", "penalty", "prompt")):  # only gates that write can see it
+        assert on_float[fault, "ppl_max"]["sight"] == "no effect"
+        assert on_float[fault, "ppl_max"]["trials"] == []
+    if fault.startswith("kv-"):
+        assert on_float[fault, "self_kl_max"]["sight"] == "caught"
     if fault != "template":
         assert on_float[fault, "exact_min"]["sight"] == "caught"
         return
@@ -200,18 +205,6 @@ def test_a_gate_that_reads_what_a_fault_of_texts_breaks_turns_red(
         (tmp_path / "lmgate.yaml").write_text(text.replace("references: answer}", "references: answer, chat: true}"))
         ((_, found),) = findings("--faults", fault).items()
     assert found["sight"] == "caught"
-
-
-@pytest.mark.parametrize(
-    "fault", [name for name in SEEN_BY_TEXTS if name.startswith(("kv-", "temperature", "penalty", "prompt"))]
-)
-def test_nothing_is_measured_for_a_gate_that_writes_no_text_where_only_gates_that_write_can_see_a_fault(
-    on_float: dict[tuple[str, str], dict[str, Any]], fault: str
-) -> None:
-    assert on_float[fault, "ppl_max"]["sight"] == "no effect"
-    assert on_float[fault, "ppl_max"]["trials"] == []
-    if fault.startswith("kv-"):
-        assert on_float[fault, "self_kl_max"]["sight"] == "caught"
 
 
 @pytest.mark.parametrize(

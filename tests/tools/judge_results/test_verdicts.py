@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import scipy.stats
 
-from pytest_lmgate.data.results.rows import Collected, ResultRow, read
+from pytest_lmgate.data.results.rows import Collected, ResultRow
 from pytest_lmgate.stats.proportions import mcnemar
 from tests.tools.judge_results.judging import DATA, judge, table
 
@@ -112,13 +112,3 @@ def test_nothing_heavy_is_imported_and_parquet_alone_needs_pyarrow(tmp_path: Pat
     )
     done = subprocess.run([sys.executable, "-c", code, str(OLD), str(NEW)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-def test_a_run_is_read_without_its_pair_by_a_pure_function():
-    run = read(NEW)
-    assert run.tool.startswith("lm-eval")
-    assert run.model == "lm_eval/models/new"
-    again = read(NEW)
-    for one, other in zip(run.series, again.series, strict=True):
-        assert (one.task, one.label, one.facts) == (other.task, other.label, other.facts)
-        assert [(row.id, row.score) for row in one.rows] == [(row.id, row.score) for row in other.rows]
