@@ -161,7 +161,7 @@ def test_the_newest_of_several_runs_of_a_model_is_judged_and_it_must_hold_the_sa
 WITH_ERROR = {"gsm8k": GSM8K, "arc_easy": "arc_easy: acc"}
 DAMAGED: dict[str, tuple[Change, str]] = {
     "another version": (results(lambda r: r["versions"].update(arc_easy=2.0)), "task version (1.0 in OLD, 2.0 in NEW)"),
-    "another metric of the name": (results(lambda r: r["configs"]["arc_easy"].update(process_results="def score(): ...")),
+    "another metric": (results(lambda r: r["configs"]["arc_easy"].update(process_results="def score(): ...")),
         "metric definition"),
     "another direction": (results(lambda r: r["higher_is_better"]["arc_easy"].update(acc=False)),
         "OLD says that higher is better, NEW lower"),
@@ -185,7 +185,7 @@ DAMAGED: dict[str, tuple[Change, str]] = {
     "a likelihood that is NaN": (samples("arc_easy", first(filtered_resps=[["nan", "False"]])), "likelihood is NaN"),
     "a corpus metric": (samples("arc_easy", each(acc=["a", "b"])), "a metric of the whole corpus"),
     "another filter": (samples("gsm8k", each(filter="mine")), "lacks gsm8k: exact_match,"),
-    "another metric": (samples("arc_easy", each(metrics=["mine"], mine=1.0)), "lacks arc_easy: acc"),
+    "a metric of another name": (samples("arc_easy", each(metrics=["mine"], mine=1.0)), "lacks arc_easy: acc"),
     "another tool's rows": (samples("arc_easy", lambda rows: [{"sample_id": 1}]), "missing required field `doc_id`"),
     "a list": (samples("arc_easy", lambda rows: [[1]]), "Expected `object`, got `array`"),
     "half a line": (lambda folder: [file.write_bytes(file.read_bytes()[:-99]) for file in folder.glob("samples_arc*")],

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import scipy.stats
+from typer.testing import CliRunner
 
+from pytest_lmgate.cli.app import app
 from pytest_lmgate.data.results.rows import Collected, ResultRow
 from pytest_lmgate.stats.proportions import mcnemar
 from tests.tools.judge_results.judging import DATA, judge, table
@@ -96,10 +98,7 @@ def test_reports_are_those_of_pytest_and_lmgate_reads_them(tmp_path: Path, monke
     gates: list[Any] = json.loads(Path("a.json").read_text())["gates"]
     assert {gate["id"] for gate in gates} == {"arc_easy: acc", "mmlu_anatomy: acc", "mmlu_astronomy: acc"}
     assert judge(OLD, NEW, "--report=htm:a").code == 3
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest_lmgate.cli", "compare", "a.json", "a.json"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    assert CliRunner().invoke(app, ["compare", "a.json", "a.json"]).exit_code == 0
 
 
 def test_nothing_heavy_is_imported_and_parquet_alone_needs_pyarrow(tmp_path: Path):
