@@ -11,7 +11,7 @@ import torch
 from tests.models import zoo
 from tests.models.tiny import word_level
 
-LAYERS, ROWS, TOKENS, NEW = 3, 40, 24, 6
+LAYERS, ROWS, TOKENS, WRITTEN, NEW = 3, 40, 24, 12, 6
 GATES = """
 defaults: {device: cpu}
 models: {float: {path: ./float}, int8: {path: ./int8}}
@@ -66,17 +66,15 @@ def make_project(folder: Path) -> None:
             likely = model(input_ids=ids).logits[:, -1].softmax(-1)
             likely[:, :3] = 0
             ids = torch.cat([ids, torch.multinomial(likely, 1)], 1)
-        best = ids[:, :9]
+        best = ids[:WRITTEN, :9]
         for _ in range(NEW):
             best = torch.cat([best, model(input_ids=best).logits[:, -1].argmax(-1, keepdim=True)], 1)
     texts = [tokenizer.decode(row[1:]) for row in ids]
     (folder / "rows.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     rows = []
     for row in best.tolist():
-        written = row[9 : row.index(2, 9) if 2 in row[9:] else None]
-        rows.append(
-            {"prompt": tokenizer.decode(row[1:9]), "answer": tokenizer.decode(written, skip_special_tokens=True)}
-        )
+        answer = tokenizer.decode(row[9 : row.index(2, 9) if 2 in row[9:] else None], skip_special_tokens=True)
+        rows.append({"prompt": tokenizer.decode(row[1:9]), "answer": answer})
     (folder / "written.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for name in ("float", "int8"):
         if name == "int8":

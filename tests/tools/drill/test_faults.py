@@ -27,17 +27,11 @@ from pytest_lmgate.tools.drill.in_transformers import InTransformers
 from pytest_lmgate.tools.drill.planting import Fault, NotPlanted
 from tests.engines.projects import trained_tokenizer
 from tests.models import zoo
-from tests.tools.drill.by_hand import BY_HAND, layers, linear, rounded_sums
+from tests.tools.drill.by_hand import BY_HAND, layers, linear
 
 FAULTS = known_faults()
 # An architecture that has what the fault breaks; the others are planted in a Llama.
-ARCHITECTURES = {
-    "bias": "gpt2",
-    "window": "gemma2",
-    "no-window": "gemma2",
-    "softcap": "gemma2",
-    "logit-scale": "cohere",
-}
+ARCHITECTURES = {"bias": "gpt2", "logit-scale": "cohere", **dict.fromkeys(("window", "no-window", "softcap"), "gemma2")}
 IN_MODELS = [name for name, fault in FAULTS.items() if fault.kind not in ("cache", "texts", "data")]
 
 
@@ -79,15 +73,10 @@ def perplexity(model: Any) -> float:
 
 
 @pytest.mark.parametrize("name", IN_MODELS)
-def test_a_fault_of_strength_0_gives_the_same_bits(name: str) -> None:
-    model = model_for(name)
-    assert torch.equal(logits(planted(FAULTS[name], model, 0)), logits(model))
-
-
-@pytest.mark.parametrize("name", IN_MODELS)
-def test_the_model_keeps_every_bit_while_its_copy_is_broken(name: str) -> None:
+def test_strength_0_gives_the_same_bits_and_the_model_keeps_every_bit_while_its_copy_is_broken(name: str) -> None:
     model, fault = model_for(name), FAULTS[name]
     before, weights = logits(model), {key: value.clone() for key, value in model.state_dict().items()}
+    assert torch.equal(logits(planted(fault, model, 0)), before)
     broken = planted(fault, model, len(fault.levels))
     assert not torch.equal(logits(broken), before), "the fault does nothing"
     assert torch.equal(logits(model), before)
@@ -97,6 +86,8 @@ def test_the_model_keeps_every_bit_while_its_copy_is_broken(name: str) -> None:
 @pytest.mark.parametrize("name", BY_HAND)
 def test_the_perplexity_at_the_middle_strength_is_that_of_a_model_broken_by_hand(name: str) -> None:
     fault, model = FAULTS[name], model_for(name)
+    if name == "sums":  # the layers are narrow: with fewer products, a sum has several steps
+        fault = dataclasses.replace(fault, levels=(8,))
     strength = (len(fault.levels) + 1) // 2
     by_hand = copy.deepcopy(model)
     with torch.no_grad():
@@ -125,14 +116,8 @@ def test_tensors_for_which_there_is_no_room_are_made_while_their_block_runs_and_
     assert not torch.equal(held, logits(model))
 
 
-def test_sums_are_rounded_after_each_step() -> None:
-    fault, model = dataclasses.replace(FAULTS["sums"], levels=(8,)), model_for("sums")
-    by_hand = copy.deepcopy(model)
-    rounded_sums(by_hand, 8)
-    assert perplexity(planted(fault, model, 1)) == pytest.approx(perplexity(by_hand), rel=1e-5)
-
-
-def test_noise_is_of_the_size_that_its_level_says_and_the_same_each_time() -> None:
+def test_noise_the_one_fault_not_broken_by_hand_is_of_the_size_that_its_level_says_and_the_same_each_time() -> None:
+    assert {*BY_HAND, "noise"} == set(IN_MODELS)
     fault, model = FAULTS["noise"], model_for("noise")
     broken, again = (planted(fault, model, 5) for _ in range(2))
     for ours, theirs, same in zip(linear(layers(broken)), linear(layers(model)), linear(layers(again)), strict=True):
@@ -140,23 +125,12 @@ def test_noise_is_of_the_size_that_its_level_says_and_the_same_each_time() -> No
         assert torch.equal(ours.weight, same.weight)
 
 
-def test_every_fault_in_a_model_is_broken_by_hand_or_has_a_test_of_its_own() -> None:
-    assert {*BY_HAND, "noise"} == set(IN_MODELS)
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [
-        ("base", "no LoRA adapter"),
-        ("bias", "no bias with a value of its own"),
-        ("window", "no window of attention"),
-        ("softcap", "no soft cap"),
-        ("logit-scale", "no scale of logits"),
-        ("norm", "no norm with a value of its own"),
-        ("untied", "its head has weights of its own"),
-        ("words", "not a byte-level one"),
-    ],
-)
+    [("base", "no LoRA adapter"), ("bias", "no bias with a value of its own"), ("window", "no window of attention"),
+     ("softcap", "no soft cap"), ("logit-scale", "no scale of logits"), ("norm", "no norm with a value of its own"),
+     ("untied", "its head has weights of its own"), ("words", "not a byte-level one")],
+)  # fmt: skip
 def test_a_fault_says_what_a_model_lacks(name: str, reason: str) -> None:
     with pytest.raises(NotPlanted, match=reason):
         planted(FAULTS[name], zoo.build("llama"), 1)
@@ -167,15 +141,11 @@ def test_a_model_of_another_engine_is_not_tried() -> None:
         breakable(Model("die", Runner), Runner())
 
 
-def test_weights_that_are_stored_in_a_quantized_form_are_not_rounded() -> None:
-    model = zoo.build("llama")
-    weight = model.model.layers[0].mlp.up_proj.weight
-    model.model.layers[0].mlp.up_proj.weight = torch.nn.Parameter(weight.to(torch.int8), requires_grad=False)
+def test_quantized_weights_are_not_rounded_and_those_of_bfloat16_have_no_digits_to_lose_to_it() -> None:
+    layer = (model := zoo.build("llama")).model.layers[0].mlp.up_proj
+    layer.weight = torch.nn.Parameter(layer.weight.to(torch.int8), requires_grad=False)
     with pytest.raises(NotPlanted, match="quantized form"):
         planted(FAULTS["round-first"], model, 1)
-
-
-def test_a_model_of_bfloat16_has_no_digits_to_lose_to_bfloat16() -> None:
     with pytest.raises(NotPlanted, match="no more digits than bfloat16"):
         planted(FAULTS["bfloat16"], zoo.build("llama", dtype=torch.bfloat16), 4)
 
@@ -229,12 +199,9 @@ def test_examples_are_rows_of_the_test_which_a_measurement_refuses() -> None:
 
 @pytest.mark.parametrize(
     ("name", "spec", "reason"),
-    [
-        ("answers", {}, "its dataset has no column of answers"),
-        ("subject", {"references": "a"}, "its dataset has no subjects"),
-        ("examples", {"references": "a"}, "its dataset has no examples"),
-    ],
-)
+    [("answers", {}, "no column of answers"), ("subject", {"references": "a"}, "no subjects"),
+     ("examples", {"references": "a"}, "no examples")],
+)  # fmt: skip
 def test_a_fault_of_data_says_what_a_dataset_lacks(name: str, spec: dict[str, Any], reason: str) -> None:
     with pytest.raises(NotPlanted, match=reason):
         changed(name, 1, **spec)

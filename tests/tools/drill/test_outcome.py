@@ -67,10 +67,8 @@ def test_a_gate_that_lets_more_pass_than_its_verdict_promised_is_named() -> None
     passed = replace(unbroken, degradation=0.05, detectable=0.2)
     gate = guard("gate", metric="bleu", comparison=unbroken)
     finding = Finding(gate, SKIP, {5: verdict(10.5, metric="bleu", comparison=passed)})
-    assert (
-        "gate sees less than it promised: from +3% on, but skip passed with +5%."
-        in Report([gate], [finding], {}).sentences
-    )
+    said = Report([gate], [finding], {}).sentences
+    assert "gate sees less than it promised: from +3% on, but skip passed with +5%." in said
     unknown = guard("gate", metric="bleu", comparison=replace(unbroken, detectable=None))
     finding = Finding(unknown, SKIP, {5: verdict(10.5, "fail", metric="bleu", comparison=passed)})
     assert Report([unknown], [finding], {}).sights == [("skip", "1", "100% of the blocks", "+5%", "+22%")]

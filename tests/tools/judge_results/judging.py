@@ -1,12 +1,15 @@
-"""Calls ``lmgate judge`` on files, which tests copy and change."""
+"""Calls ``lmgate judge`` on files, which tests copy, change and write."""
 
+import csv
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 from typer.testing import CliRunner
 
 from pytest_lmgate.cli.app import app
@@ -49,3 +52,19 @@ def edit_json(path: Path, change: Callable[[Any], Any]) -> None:
     changed = change(values)
     values = values if changed is None else changed
     path.write_text("".join(json.dumps(each) + "\n" for each in values) if is_lines else json.dumps(values))
+
+
+def table(path: Path, scores: Sequence[Any], column: str = "score", **columns: Sequence[Any]) -> Path:
+    """Write rows with ids and scores as JSON lines, CSV or Parquet, as the file's suffix says."""
+    made = {"id": [f"r{at}" for at in range(len(scores))], column: scores, **columns}
+    rows = [dict(zip(made, row, strict=True)) for row in zip(*made.values(), strict=True)]
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return path

@@ -10,22 +10,19 @@ from typing import Any
 
 import pytest
 import scipy.stats
+from typer.testing import CliRunner
 
-from pytest_lmgate.data.results.rows import Collected, ResultRow, read
+from pytest_lmgate.cli.app import app
+from pytest_lmgate.data.results.rows import Collected, ResultRow
 from pytest_lmgate.stats.proportions import mcnemar
-from tests.tools.judge_results.judging import DATA, judge
+from tests.tools.judge_results.judging import DATA, judge, table
 
 OLD, NEW = DATA / "lm_eval" / "old", DATA / "lm_eval" / "new"
 COLUMNS = ("--id=id", "--score=correct")
 
 
 def scored(folder: Path, **sides: list[float]) -> list[Path]:
-    files = []
-    for name, scores in sides.items():
-        files.append(folder / f"{name}.jsonl")
-        rows = ({"id": at, "correct": score} for at, score in enumerate(scores))
-        files[-1].write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return files
+    return [table(folder / f"{name}.jsonl", scores, "correct") for name, scores in sides.items()]
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2, 7, 40, 311])
@@ -101,10 +98,7 @@ def test_reports_are_those_of_pytest_and_lmgate_reads_them(tmp_path: Path, monke
     gates: list[Any] = json.loads(Path("a.json").read_text())["gates"]
     assert {gate["id"] for gate in gates} == {"arc_easy: acc", "mmlu_anatomy: acc", "mmlu_astronomy: acc"}
     assert judge(OLD, NEW, "--report=htm:a").code == 3
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest_lmgate.cli", "compare", "a.json", "a.json"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    assert CliRunner().invoke(app, ["compare", "a.json", "a.json"]).exit_code == 0
 
 
 def test_nothing_heavy_is_imported_and_parquet_alone_needs_pyarrow(tmp_path: Path):
@@ -117,13 +111,3 @@ def test_nothing_heavy_is_imported_and_parquet_alone_needs_pyarrow(tmp_path: Pat
     )
     done = subprocess.run([sys.executable, "-c", code, str(OLD), str(NEW)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-def test_a_run_is_read_without_its_pair_by_a_pure_function():
-    run = read(NEW)
-    assert run.tool.startswith("lm-eval")
-    assert run.model == "lm_eval/models/new"
-    again = read(NEW)
-    for one, other in zip(run.series, again.series, strict=True):
-        assert (one.task, one.label, one.facts) == (other.task, other.label, other.facts)
-        assert [(row.id, row.score) for row in one.rows] == [(row.id, row.score) for row in other.rows]

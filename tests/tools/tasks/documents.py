@@ -7,7 +7,6 @@ from typing import Any
 Document = dict[str, Any]
 Column = Callable[["Drawn"], Any]
 _WORDS = """the cat sat on a mat and the dog ran to the log by the old red barn near a lake at noon""".split()  # noqa: SIM905
-LETTERS = "ABCDE"
 
 
 class Drawn:
@@ -29,7 +28,7 @@ class Drawn:
         return self._random.randrange(below)
 
 
-def _made(**columns: Column) -> Callable[[Drawn], Document]:
+def _made(**columns: Column) -> Column:
     """Return what makes a document of columns, which are drawn in this order."""
     return lambda d: {name: make(d) for name, make in columns.items()}
 
@@ -42,26 +41,12 @@ def _texts(number: int) -> Column:
     return lambda d: d.texts(number)
 
 
-def _several(names: str, number: int) -> Callable[[Drawn], Document]:
-    """Return what makes columns that are called by numbers from 1, each with another text."""
-    return lambda d: {names.format(at): text for at, text in enumerate(d.texts(number), 1)}
-
-
-def _index(below: int, first: int = 0) -> Column:
-    return lambda d: d.index(below) + first
+def _index(below: int) -> Column:
+    return lambda d: d.index(below)
 
 
 def _one_of(choices: Sequence[Any]) -> Column:
     return lambda d: choices[d.index(len(choices))]
-
-
-def _labelled(labels: int, *columns: str) -> Callable[[Drawn], Document]:
-    return _made(**dict.fromkeys(columns, _text()), label=_index(labels))
-
-
-def _lettered(number: int) -> Callable[[Drawn], Document]:
-    choices = _made(text=_texts(number), label=lambda _: list(LETTERS[:number]))
-    return _made(question=_text(), choices=choices, answerKey=_one_of(LETTERS[:number]))
 
 
 def _blank(d: Drawn) -> Document:
@@ -69,24 +54,8 @@ def _blank(d: Drawn) -> Document:
     return {"sentence": f"{d.text()} _ {d.text(3)}", "option1": one, "option2": other, "answer": str(d.index(2) + 1)}
 
 
-def _pronoun(d: Drawn) -> Document:
-    begin = d.text(4)
-    return {"text": f"{begin} It {d.text(3)}", "pronoun": "It", "pronoun_loc": len(begin) + 1, "options": d.texts(2),
-            "label": d.index(2)}  # fmt: skip
-
-
-def _race(d: Drawn) -> Document:
-    problem = _made(question=_text(), answer=_one_of("ABCD"), options=_texts(4))
-    return {"article": d.text(8), "problems": repr([problem(d) for _ in range(2)])}
-
-
 def _sums(d: Drawn) -> Document:
     return {"question": d.text(), "answer": f"{d.text()}\n#### {'7748'[d.index(4)]}"}
-
-
-def _truth(d: Drawn) -> Document:
-    choices = d.texts(3)
-    return {"question": d.text(), "mc1_targets": {"choices": choices, "labels": [1, 0, 0]}}
 
 
 def _gpqa(d: Drawn) -> Document:
@@ -98,18 +67,8 @@ def _gpqa(d: Drawn) -> Document:
 def _drop(d: Drawn) -> Document:
     answer = {"number": "", "date": {"day": "", "month": "", "year": ""}, "spans": [d.text(1)]}
     more = {"number": ["7"], "date": [{"day": "", "month": "", "year": ""}], "spans": [[]]}
-    return {
-        "query_id": d.text(),
-        "passage": d.text(9),
-        "question": d.text(),
-        "answer": answer,
-        "validated_answers": more,
-    }
-
-
-def _options(d: Drawn) -> Document:
-    shown = ", ".join(f"{letter} ) {text}" for letter, text in zip("abcde", d.texts(5), strict=True))
-    return {"Problem": d.text(), "options": shown, "correct": "abcde"[d.index(5)]}
+    asked = {"query_id": d.text(), "passage": d.text(9), "question": d.text()}
+    return {**asked, "answer": answer, "validated_answers": more}
 
 
 def _instructions(d: Drawn) -> Document:
@@ -125,48 +84,19 @@ def _instructions(d: Drawn) -> Document:
             "kwargs": [all_of_them[name] for name in names]}  # fmt: skip
 
 
-_COPA = _made(
-    premise=lambda d: f"{d.text()}.", question=_one_of(["cause", "effect"]), choice1=_text(4), choice2=_text(3),
-    label=_index(2),
+_BIOLOGY = _made(
+    question=_text(), options=_texts(4), answer=_one_of("ABCD"), category=lambda _: "biology",
+    cot_content=lambda d: f"A: Let's think step by step. {d.text()}",
 )  # fmt: skip
+_LETTERED = _made(question=_text(), choices=_made(text=_texts(4), label=lambda _: [*"ABCD"]), answerKey=_one_of("ABCD"))
 _MMLU = _made(question=_text(), choices=_texts(4), answer=_index(4))
-_NAVIGATE = _made(input=_text(), target=_one_of(["Yes", "No"]))
-
-CHOICES: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
+# One task for each kind of gates and of keys that `lmgate import` writes.
+CHOICES: dict[str, tuple[str, Column]] = {
     "hellaswag": (
         "hellaswag/hellaswag.yaml",
         _made(ctx_a=_text(), ctx_b=_text(3), activity_label=_text(1), endings=_texts(4), label=_one_of("0123")),
     ),
-    "arc_easy": ("arc/arc_easy.yaml", _lettered(4)),
-    "piqa": ("piqa/piqa.yaml", _made(goal=_text(), sol1=_text(6), sol2=_text(4), label=_index(2))),
-    "boolq": ("super_glue/boolq/default.yaml", _labelled(2, "passage", "question")),
-    "mnli": ("glue/mnli/default.yaml", _labelled(3, "premise", "hypothesis")),
-    "race": ("race/race.yaml", _race),
-    "logiqa": (
-        "logiqa/logiqa.yaml",
-        _made(context=_text(), question=_text(), options=_texts(4), label=_one_of("abcd")),
-    ),
-    "mathqa": ("mathqa/mathqa.yaml", _options),
-    "headqa_en": (
-        "headqa/headqa_en.yaml",
-        _made(
-            qtext=_text(),
-            answers=lambda d: [{"aid": at, "atext": text} for at, text in enumerate(d.texts(4), 1)],
-            ra=_index(4, first=1),
-        ),
-    ),
-    "copa": ("super_glue/copa/default.yaml", _COPA),
-    "xcopa_it": ("xcopa/default_it.yaml", _COPA),
-    "xstorycloze_en": (
-        "xstorycloze/default_en.yaml",
-        lambda d: {
-            **_several("input_sentence_{}", 4)(d),
-            **_several("sentence_quiz{}", 2)(d),
-            "answer_right_ending": d.index(2) + 1,
-        },
-    ),
-    "blimp_causative": ("blimp/causative.yaml", _made(sentence_good=_text(4), sentence_bad=_text(5))),
-    "truthfulqa_mc1": ("truthfulqa/truthfulqa_mc1.yaml", _truth),
+    "arc_easy": ("arc/arc_easy.yaml", _LETTERED),
     # a number for each row from the likelihoods, by code of the task
     "truthfulqa_mc2": (
         "truthfulqa/truthfulqa_mc2.yaml",
@@ -183,43 +113,24 @@ CHOICES: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
     ),
     # a question for each choice
     "winogrande": ("winogrande/default.yaml", _blank),
-    "wsc273": ("wsc273/default.yaml", _pronoun),
-    **{
-        f"mmlu_{subject}": (f"mmlu/default/mmlu_{subject}.yaml", _MMLU)
-        for subject in ("anatomy", "astronomy", "virology")
-    },
+    **{f"mmlu_{each}": (f"mmlu/default/mmlu_{each}.yaml", _MMLU) for each in ("anatomy", "astronomy", "virology")},
 }
-
-LIKELIHOODS: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
+LIKELIHOODS: dict[str, tuple[str, Column]] = {
     "lambada_openai": ("lambada/lambada_openai.yaml", _made(text=_text(9))),
-    "asdiv": (
-        "asdiv/default.yaml",
-        _made(body=_text(), question=_text(3), answer=lambda d: f"{d.text(1)} (cats)"),
-    ),
+    "asdiv": ("asdiv/default.yaml", _made(body=_text(), question=_text(3), answer=lambda d: f"{d.text(1)} (cats)")),
     "wikitext": ("wikitext/wikitext.yaml", lambda d: {"page": f" = {d.text(3)} = \n {d.text(9)} , {d.text(9)} . \n"}),
-    "paloma_c4_en": ("paloma/paloma_c4_en.yaml", lambda d: {"text": d.text(30)}),
+    "paloma_c4_en": ("paloma/paloma_c4_en.yaml", _made(text=_text(30))),
 }
-
-TEXTS: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
+TEXTS: dict[str, tuple[str, Column]] = {
     "gsm8k": ("gsm8k/gsm8k.yaml", _sums),
     "triviaqa": ("triviaqa/default.yaml", lambda d: {"question": d.text(), "answer": {"aliases": d.texts(3)}}),
-    "bbh_cot_fewshot_navigate": ("bbh/cot_fewshot/navigate.yaml", _NAVIGATE),
+    "bbh_cot_fewshot_navigate": (
+        "bbh/cot_fewshot/navigate.yaml",
+        _made(input=_text(), target=_one_of(["Yes", "No"])),
+    ),
     "wmt16-en-de": ("translation/wmt16_en-de.yaml", lambda d: {"translation": {"en": d.text(), "de": d.text()}}),
     "gpqa_main_cot_zeroshot": ("gpqa/cot_zeroshot/gpqa_main_cot_zeroshot.yaml", _gpqa),
-    "mgsm_direct_en": (
-        "mgsm/direct/mgsm_direct_en.yaml",
-        _made(question=_text(), answer=_text(), answer_number=_one_of((7, 7, 4))),
-    ),
-    "mmlu_pro_biology": (
-        "mmlu_pro/mmlu_pro_biology.yaml",
-        _made(
-            question=_text(),
-            options=_texts(4),
-            answer=_one_of("ABCD"),
-            category=lambda _: "biology",
-            cot_content=lambda d: f"A: Let's think step by step. {d.text()}",
-        ),
-    ),
+    "mmlu_pro_biology": ("mmlu_pro/mmlu_pro_biology.yaml", _BIOLOGY),
     # scoring code of their own
     **{
         f"hendrycks_math_{subject}": (
@@ -242,9 +153,8 @@ ANSWERED: dict[str, Callable[[Document, str], Document]] = {
     "wmt16-en-de": lambda doc, text: {**doc, "translation": {**doc["translation"], "de": text}},
     **dict.fromkeys(
         ("hendrycks_math_algebra", "hendrycks_math_geometry"),
-        lambda doc, text: (
-            doc if "{" in text else {**doc, "solution": rf"\boxed{{{text}}}"}
-        ),  # braces would have to match
+        # braces would have to match
+        lambda doc, text: doc if "{" in text else {**doc, "solution": rf"\boxed{{{text}}}"},
     ),
     "ifeval": lambda doc, text: {
         **doc,
@@ -257,9 +167,7 @@ TASKS = {**CHOICES, **LIKELIHOODS, **TEXTS}
 # Tasks whose scoring code needs libraries that the harness does not bring.
 NEEDS = {"ifeval": ("langdetect", "immutabledict")}
 # Tasks that tests of their own look at.
-OTHERS: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
-    "gsm8k_cot_self_consistency": ("gsm8k/gsm8k-cot-self-consistency.yaml", _sums),
-}
+OTHERS = {"gsm8k_cot_self_consistency": ("gsm8k/gsm8k-cot-self-consistency.yaml", _sums)}
 
 
 def documents(task: str, number: int, seed: int) -> list[Document]:

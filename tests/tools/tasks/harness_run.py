@@ -107,20 +107,13 @@ def measured(manager: Any, names: list[str], model: Any, how: Mapping[str, Any])
         results = {key: value for key, value in done["results"][name].items() if isinstance(value, int | float)}
         samples = sorted(done["samples"].get(name, []), key=lambda each: (each["filter"], each["doc_id"]))
         rows = [
-            {
-                "filter": each["filter"],
-                "resps": each["resps"],
-                "read": each["filtered_resps"],
-                **{key: each[key] for key in each["metrics"]},
-            }
+            {"filter": each["filter"], "resps": each["resps"], "read": each["filtered_resps"]}
+            | {key: each[key] for key in each["metrics"]}
             for each in samples
         ]
         config = done["configs"].get(name, {})
-        found[name] = {
-            "results": results,
-            "rows": rows,
-            "split": config.get("test_split") or config.get("validation_split"),
-        }
+        split = config.get("test_split") or config.get("validation_split")
+        found[name] = {"results": results, "rows": rows, "split": split}
     return json.loads(json.dumps(found, default=float))
 
 

@@ -30,7 +30,7 @@ GROUPS: dict[str, Any] = {
         "aggregate_metric_list": [{"metric": "acc", "weight_by_size": False}],
     },
 }
-SHOTS = ["hellaswag", "arc_easy", "winogrande", "headqa_en", "lambada_openai", "gsm8k", "mmlu_pro_biology", "by_size"]
+SHOTS = ["hellaswag", "arc_easy", "winogrande", "lambada_openai", "gsm8k", "mmlu_pro_biology", "by_size"]
 CHAT = ["arc_easy", "gsm8k", "wmt16-en-de", "asdiv"]
 ASKED = {"plain": [*TASKS, *GROUPS], "shots": SHOTS, "chat": CHAT}
 

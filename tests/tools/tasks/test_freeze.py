@@ -180,16 +180,13 @@ def test_another_split_and_the_revision_of_downloaded_data_are_named(load: Loade
 
 def test_requests_that_the_harness_cannot_make_are_an_error_with_its_words(load: Loaded) -> None:
     task = load([*ROWS, {**ROWS[0], "q": None}], **{**CHOICE, "doc_to_text": "{{q.upper()}}"})
-    with pytest.raises(
-        ConfigError, match="task quiz: the harness cannot make its requests: UndefinedError: 'None' has"
-    ):
+    with pytest.raises(ConfigError, match="task quiz: the harness cannot make its requests: UndefinedError"):
         harness.documents(task, rows=None, chat=False)
 
 
 def test_beams_are_taken_over() -> None:
-    assert harness.generation({"until": ["\n"], "num_beams": 3, "max_gen_toks": 5}) == {
-        "stop": ["\n"], "max_new_tokens": 5, "num_beams": 3,
-    }  # fmt: skip
+    found = harness.generation({"until": ["\n"], "num_beams": 3, "max_gen_toks": 5})
+    assert found == {"stop": ["\n"], "max_new_tokens": 5, "num_beams": 3}
 
 
 def test_a_file_of_the_harness_is_named_from_its_tasks_and_one_of_the_user_from_the_project(tmp_path: Path) -> None:
@@ -212,9 +209,8 @@ def test_the_metric_of_a_task_refuses_rows_and_values_that_it_cannot_use(load: L
     with pytest.raises(ConfigError, match=r"the dataset 'quiz' has no task:, which `lmgate import` writes"):
         task_metric("task", "quiz", DatasetSpec(path="quiz.jsonl"), tmp_path)
     load(ROWS, score("{'exact_match': 'good'}"), **TEXT)
-    spec = DatasetSpec(
-        path="q.jsonl", source="q", references="a", task=TaskSpec(file="quiz.yaml", metrics={"exact_match": "higher"})
-    )
+    of_task = TaskSpec(file="quiz.yaml", metrics={"exact_match": "higher"})
+    spec = DatasetSpec(path="q.jsonl", source="q", references="a", task=of_task)
     metric = task_metric("task", "quiz", spec, tmp_path)
     with pytest.raises(MetricInputError, match="row 0: expected the task's document in the column doc"):
         metric.statistics(["a"], [["a"]], [{}])
@@ -224,7 +220,6 @@ def test_the_metric_of_a_task_refuses_rows_and_values_that_it_cannot_use(load: L
 
 _PLAIN = """
 from pathlib import Path
-
 import datasets
 from lm_eval.api.instance import Instance
 from lm_eval.api.task import Task

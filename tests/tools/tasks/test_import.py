@@ -24,9 +24,14 @@ _BLOCKED = "import sys\nsys.modules['lm_eval'] = None\n"
 
 @pytest.fixture
 def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder of tasks with local data; no other data can be fetched."""
+    """Folder of tasks with local data, beside which the harness has its tasks of ARC; no other data can be fetched."""
     import datasets
+    import lm_eval.tasks
+    from lm_eval.tasks._index import TaskIndex
 
+    own, files = Path(lm_eval.tasks.__file__).parent, TaskIndex._iter_yaml_files
+    assert own / "arc" / "arc_easy.yaml" in files(own / "arc")  # of 13,000, which take seconds
+    monkeypatch.setattr(TaskIndex, "_iter_yaml_files", lambda root: files(own / "arc" if root == own else root))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     datasets.disable_progress_bars()
@@ -105,7 +110,6 @@ def write_task(folder: Path, name: str, rows: Sequence[dict[str, Any]], code: st
 
 _CLASS = """
 from pathlib import Path
-
 import numpy as np
 from lm_eval.api.instance import Instance
 from lm_eval.api.task import ConfigurableTask
@@ -127,14 +131,9 @@ _TURNS = """
         ]
 """
 _MEANS = """
-    def process_results(self, doc, results):
-        return {"even": doc["a"] == 0, "most": len(results[0])}
-
-    def aggregation(self):
-        return {"even": np.mean, "most": np.max}
-
-    def higher_is_better(self):
-        return {"even": True, "most": True}
+    def process_results(self, doc, results): return {"even": doc["a"] == 0, "most": len(results[0])}
+    def aggregation(self): return {"even": np.mean, "most": np.max}
+    def higher_is_better(self): return {"even": True, "most": True}
 """
 CHOICE = {"output_type": "multiple_choice", "doc_to_choice": "c", "doc_to_target": "a",
           "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}]}  # fmt: skip
@@ -203,7 +202,7 @@ def test_the_same_command_writes_the_same_and_check_names_what_differs(
 
 
 def test_pytest_judges_without_the_harness_and_reads_the_cache_again(project: Path, tasks: Path, run: Any) -> None:
-    for name in ("arc_easy", "gsm8k", "lambada_openai"):
+    for name in ("arc_easy", "gsm8k"):
         make_task(tasks / name, name)
         run(name)
     (project / "conftest.py").write_text(_BLOCKED)
@@ -215,9 +214,9 @@ def test_pytest_judges_without_the_harness_and_reads_the_cache_again(project: Pa
         text = text.replace(was, now)
     (project / "lmgate.yaml").write_text(text)
     session = Project(project)
-    session.run("--rootdir", ".", ".", "--lmgate-update").expect(0, passed=3)
-    again = session.run("--rootdir", ".", ".", "--lmgate-explain-cache", torch_free=True).expect(0, passed=3)
-    assert again.out.count("hit") >= 3
+    session.run("--rootdir", ".", ".", "--lmgate-update").expect(0, passed=2)
+    again = session.run("--rootdir", ".", ".", "--lmgate-explain-cache", torch_free=True).expect(0, passed=2)
+    assert again.out.count("hit") >= 2
 
 
 _FILTERS = [{"name": "x", "filter": [{"function": "regex", "regex_pattern": "(["}, {"function": "take_first"}]}]
@@ -228,10 +227,10 @@ _ROLLING = {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_t
     ("task", "rows", "words", "said"),
     [
         (CHOICE, ROWS, ["quizz"], "did you mean 'quiz'"),
+        (CHOICE, ROWS, ["arc_esay"], "did you mean 'arc_easy'"),
         (CHOICE, ROWS, ["quiz", "--split", "tset"], "no split 'tset' (did you mean 'test'?)"),
         (CHOICE, ROWS, ["quiz", "--model", "tini"], "no model 'tini'"),
         (CHOICE, [*ROWS, {**ROWS[0], "a": 7}], ["quiz"], "its answer 7 is none of its 2 choices"),
-        (CHOICE, [*ROWS, {**ROWS[0], "c": ["a", "b", "b"], "a": 2}], ["quiz"], "answer 'b' is there twice"),
         ({**CHOICE, "num_fewshot": 0}, ROWS, ["quiz", "--shots", "2"], "defined without examples"),
         ({**CHOICE, "metric_list": [{"metric": "mcc"}]}, ROWS, ["quiz"], "matthews_corrcoef"),
         ({**TEXT, "doc_to_image": "q"}, ROWS, ["quiz"], "it shows images"),
@@ -239,8 +238,6 @@ _ROLLING = {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_t
         ({**TEXT, "generation_kwargs": {"until": ["\n"], "min_p": 0.1}}, ROWS, ["quiz"], "generation setting min_p"),
         ({**TEXT, "doc_to_text": "question"}, ROWS, ["quiz"], "every prompt is 'question'"),
         ({**TEXT, "doc_to_text": "{{question}}"}, ROWS, ["quiz"], "'question' is undefined"),
-        ({**TEXT, "metric_list": [{"metric": "exactmatch", "aggregation": "mean"}]}, ROWS, ["quiz"],
-         "exactmatch is left out: "),
         ({**TEXT, "filter_list": _FILTERS}, ROWS, ["quiz"], "step 1: regex: pattern: "),
         (CHOICE, [*ROWS, {**ROWS[0], "c": ["a"], "a": 0}], ["quiz"], "expected two choices or more, got 1"),
         (CHOICE, [], ["quiz"], "cannot be read, or have no rows"),
@@ -411,10 +408,9 @@ def test_votes_among_several_texts_equal_the_harness_on_the_same_texts(project: 
     texts = [drawn.choice(said) for _ in range(64 * count)]
     (task,) = harness.find(name, tasks).tasks.values()
     docs = list(task.eval_docs)
-    instances = []
-    for row in range(count):
-        instances.append(Instance("generate_until", docs[row], ("", {}), 0, metadata=(name, row, 64)))
-        instances[-1].resps = texts[row::count]
+    instances = [Instance("generate_until", docs[row], ("", {}), 0, metadata=(name, row, 64)) for row in range(count)]
+    for row, instance in enumerate(instances):
+        instance.resps = texts[row::count]
     for ensemble in task._filters:
         ensemble.apply(instances)
     assert len(found["metrics"]) == len(task._filters) == 3
@@ -435,24 +431,20 @@ def test_votes_among_several_texts_equal_the_harness_on_the_same_texts(project: 
         evaluator.bind_gate(parse_marker("exact_min", ("tiny", name, 0.5), {"variant": "maj-8:pass@4"}))
 
 
-def test_without_a_model_the_command_says_to_add_one_and_a_last_line_without_an_end_gets_one(
+def test_without_a_model_the_gate_names_none_and_a_group_without_a_number_is_the_mean_over_all_rows(
     project: Path, tasks: Path, run: Any
 ) -> None:
-    write_task(tasks, "quiz", ROWS, **CHOICE)
-    (project / "lmgate.yaml").write_text("defaults: {batch_size: 2}")
-    assert run("quiz")["gates"][0]["arguments"]["model"] == "MODEL"
-    written = (project / "lmgate.yaml").read_text()
-    assert written.startswith("defaults: {batch_size: 2}\ndatasets:\n")
-    assert "gates:" not in written
-
-
-def test_a_group_without_a_number_of_its_own_gets_the_mean_over_all_rows(project: Path, tasks: Path, run: Any) -> None:
     for name in ("one", "other"):
         write_task(tasks, name, ROWS, **CHOICE)
     write_group(tasks, "one", "other")
+    (project / "lmgate.yaml").write_text("defaults: {batch_size: 2}")
     found = run("both")
-    assert found["notes"] == ["the harness gives the group no number of its own; here it is the mean over all rows"]
     assert found["rows"] == 8
+    assert found["notes"] == ["the harness gives the group no number of its own; here it is the mean over all rows"]
+    assert found["gates"][0]["arguments"]["model"] == "MODEL"
+    written = (project / "lmgate.yaml").read_text()
+    assert written.startswith("defaults: {batch_size: 2}\ndatasets:\n")
+    assert "gates:" not in written
 
 
 @pytest.mark.parametrize("number", [1, 2])
