@@ -124,7 +124,7 @@ class ResultsSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     id: str = ""
     score: str = ""
     cluster: str = ""
-    better: Literal["higher", "lower"] | None = None
+    better: Literal["lower", "higher"] | None = None
 
 
 class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -253,7 +253,7 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """
 
     file: str
-    metrics: Annotated[dict[str, Literal["higher", "lower"]], Meta(min_length=1)]
+    metrics: Annotated[dict[str, Literal["lower", "higher"]], Meta(min_length=1)]
 
 
 def is_task_metric(name: str) -> bool:
