@@ -183,7 +183,7 @@ def _sampled(metric: str, statistics: SampledStatistics, signature: Signature, d
     ``-r + lambda (exp(r) - 1)`` is the KL for any fixed lambda (Schulman 2020, "Approximating KL Divergence"; a control
     variate). lambda is 1 where all abs(r) are below `SMALL_RATIO` and the mean of ``exp(r) - 1`` is within
     `CONTROL_ERRORS` of its standard errors of 0, else 0: a sample does not hold the tail of ``exp(r)`` of a damaged
-    model (benchmarks/sampled_kl.py).
+    model (docs/decisions.md).
     """
     r = statistics.nll_p - statistics.nll_q
     largest = float(np.abs(r).max())

@@ -184,7 +184,7 @@ def cautious_upper(sums: Floats, counts: Ints | Floats, noise: ClusteredMean, co
 
     The bound of `ClusteredMean` takes the smallest of three estimates of the skewness, since a comparison of two models
     has symmetric noise as a rule. A divergence is 0 or more, and skewed: this is Hall's bound with the largest of the
-    three (benchmarks/fix.py).
+    three (docs/decisions.md).
     """
     assert noise.stderr is not None
     assert noise.df is not None
