@@ -141,6 +141,9 @@ def test_a_floor_fails_a_healthy_model_as_often_as_new_runs_of_the_engine_do(mea
     assert low < float((truth < limit - 1e-9).mean()) < high < low + 0.2
     assert not found.holds
     assert (truth < -found.worth.holding() - 1e-9).mean() <= 0.02
+    assert found.worth.other_rows is not None
+    rows = np.random.default_rng(5).binomial(ROWS, CHANCES.mean(), 20_000) / ROWS
+    assert found.worth.other_rows.fails(-limit) == pytest.approx((rows < limit - 1e-9).mean(), abs=0.05)
 
 
 def test_runs_that_differ_as_a_whole_are_noticed_and_the_noise_is_theirs(measured: Measured) -> None:
