@@ -12,6 +12,7 @@ from msgspec.structs import fields
 from pytest_lmgate.errors import ConfigError, nearest
 from pytest_lmgate.settings.extraction import Steps, read_extractions
 from pytest_lmgate.settings.gate_options import GenerationRequest
+from pytest_lmgate.settings.metrics import Direction
 
 DEVICES = ("auto", "cuda", "mps", "cpu", "xpu")
 _DTYPES = {
@@ -124,7 +125,7 @@ class ResultsSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     id: str = ""
     score: str = ""
     cluster: str = ""
-    better: Literal["lower", "higher"] | None = None
+    better: Direction | None = None
 
 
 class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -253,7 +254,7 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """
 
     file: str
-    metrics: Annotated[dict[str, Literal["lower", "higher"]], Meta(min_length=1)]
+    metrics: Annotated[dict[str, Direction], Meta(min_length=1)]
 
 
 def is_task_metric(name: str) -> bool:

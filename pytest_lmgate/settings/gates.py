@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -135,7 +135,7 @@ class Tolerance:
         """The argument that it was given by."""
         return "within" if self.two_sided else "tolerance"
 
-    def require_that_it_can_fail(self, metric: str, direction: Literal["lower", "higher"], span: float | None) -> None:
+    def require_that_it_can_fail(self, metric: str, direction: Direction, span: float | None) -> None:
         """Refuse a tolerance that no candidate could exceed, as with ``tolerance=1`` for an accuracy.
 
         The `span` is the distance between the metric's best and worst value; None if unbounded.

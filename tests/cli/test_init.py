@@ -57,7 +57,7 @@ def test_an_answer_that_is_no_number_and_no_path_is_refused(tmp_path: Path, monk
         assert result.exit_code == 2
         assert "1  model" in result.stderr
         assert f"expected a number from the list or a path, got '{answer}'" in result.stderr
-    assert not (tmp_path / "lmgate.yaml").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "pytest.ini", "words.txt"]
 
 
 @pytest.mark.parametrize(

@@ -199,8 +199,9 @@ def test_examples_are_rows_of_the_test_which_a_measurement_refuses() -> None:
 
 @pytest.mark.parametrize(
     ("name", "spec", "reason"),
-    [("answers", {}, "no column of answers"), ("subject", {"references": "a"}, "no subjects"),
-     ("examples", {"references": "a"}, "no examples")],
+    [("answers", {}, "its dataset has no column of answers"),
+     ("subject", {"references": "a"}, "its dataset has no subjects"),
+     ("examples", {"references": "a"}, "its dataset has no examples")],
 )  # fmt: skip
 def test_a_fault_of_data_says_what_a_dataset_lacks(name: str, spec: dict[str, Any], reason: str) -> None:
     with pytest.raises(NotPlanted, match=reason):

@@ -69,6 +69,7 @@ def set_in(*path: Any, to: Any) -> Callable[[dict[str, Any]], object]:
 
 LOGS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "an error": (set_in("status", to="error"), "status success, got 'error'"),
+    "a run that was cancelled": (set_in("status", to="cancelled"), "status success, got 'cancelled'"),
     "an invalidated run": (set_in("invalidated", to=True), "'invalidated'"),
     "half of the samples": (lambda log: log["samples"].pop(), "expected 12 samples, got 11"),
     "incomplete samples": (set_in("results", "completed_samples", to=11), "of which 11 are complete"),
@@ -88,6 +89,8 @@ LOGS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "no log": (set_in("eval", to=3), "without eval.task"),
     "scores as a list": (set_in("samples", 0, "scores", to=[1]), "not as inspect logs have it"),
     "a score that is NaN": (set_in("samples", 0, "scores", "match", "value", to=float("nan")), "a finite number"),
+    "messages as a text": (set_in("samples", 0, "messages", to="Which?"), "not as inspect logs have it"),
+    "samples as a number": (set_in("samples", to=3), "not as inspect logs have it"),
     "other arguments of the task": (set_in("eval", "task_args", to={"subject": "law"}), "filter or solver"),
 }  # fmt: skip
 
@@ -126,9 +129,8 @@ def test_an_archive_that_is_large_when_unpacked_cut_or_wrong_or_there_twice_is_a
     data = bytearray(INSPECT[0].read_bytes())
     data[2000] ^= 0xFF
     wrong.write_bytes(data)
-    twice = ((INSPECT[0].parent, "two logs of the task 'capitals', new.eval and old.eval"),)
     for file, says in (
-        *twice,
+        (INSPECT[0].parent, "two logs of the task 'capitals', new.eval and old.eval"),
         (large, "bytes when unpacked"),
         (lies, ""),
         (cut, "not an archive"),
@@ -264,6 +266,7 @@ TABLES = {
     "NaN": ({"score": ["nan", *RIGHT[1:]]}, "expected a finite number as score"),
     "a text": ({"score": ["good", *RIGHT[1:]]}, "got 'good'"),
     "nothing": ({"score": ["", *RIGHT[1:]]}, "got ''"),
+    "a comma": ({"score": ["0,5", *RIGHT[1:]]}, "got '0,5'"),
     "other prompts": ({"prompt": ["q?"] * 59 + ["other?"]}, "the prompts or targets of 1 of 60 rows differ"),
     "other ids": ({"id": [f"r{at + 1}" for at in range(60)]}, "1 only in OLD (r0)"),
     "percent": ({"score": [100 * each for each in RIGHT]}, "from 0 to 1, the candidate's up to 100"),

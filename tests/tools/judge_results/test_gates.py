@@ -340,7 +340,7 @@ def test_what_needs_an_engine_is_refused_at_collection(tmp_path: Path):
         ({"results": "out", "path": "models/int8"}, "path: results: are only read"),
         ({"results": {"path": "out", "ids": "a"}}, "models.int8.results.ids: unknown key (did you mean 'id'?)"),
         ({"results": {"id": "a"}}, "models.int8.results: path: it is required"),
-        ({"results": {"path": "out", "better": "up"}}, "models.int8.results.better: expected one of"),
+        ({"results": {"path": "out", "better": "up"}}, "models.int8.results.better: expected one of lower, higher"),
         ({"results": 3}, "results: expected a text"),
     ],
 )
