@@ -100,11 +100,11 @@ DEFINITIONS = (
     Definition(
         ("metrics/test_perplexity.py",),
         (
-            Mutant("perplexity: bits", "metrics/perplexity.py", "factor=per_unit / math.log(2) if bits", "factor=per_unit / math.log(10) if bits"),
-            Mutant("perplexity: bytes", "metrics/perplexity.py", '{"word": 0, "char": 1}.get(unit, 2)', '{"word": 0, "char": 1}.get(unit, 1)'),
-            Mutant("perplexity: the 95% interval", "metrics/perplexity.py", "noise.bounds(0.975)", "noise.bounds(0.95)"),
-            Mutant("perplexity: llama.cpp's error", "metrics/perplexity.py", "/ (len(nll) - 1))", "/ len(nll))"),
-            Mutant("perplexity: means of windows weigh alike", "metrics/targets.py", "self.window_sums(values) / windows", "self.window_sums(values)"),
+            Mutant("perplexity: bits", "metrics/likelihoods.py", "factor=per_unit / math.log(2) if bits", "factor=per_unit / math.log(10) if bits"),
+            Mutant("perplexity: bytes", "metrics/likelihoods.py", '{"word": 0, "char": 1}.get(unit, 2)', '{"word": 0, "char": 1}.get(unit, 1)'),
+            Mutant("perplexity: the 95% interval", "metrics/likelihoods.py", "noise.bounds(0.975)", "noise.bounds(0.95)"),
+            Mutant("perplexity: llama.cpp's error", "metrics/likelihoods.py", "/ (len(nll) - 1))", "/ len(nll))"),
+            Mutant("perplexity: means of windows weigh alike", "metrics/likelihoods.py", "self.window_sums(values) / windows", "self.window_sums(values)"),
         ),
     ),
     Definition(
@@ -183,9 +183,9 @@ DEFINITIONS = (
     Definition(
         ("metrics/test_accuracy.py",),
         (
-            Mutant("choices: acc_norm per character", "metrics/accuracy.py", '"acc_norm": statistics.chars', '"acc_norm": statistics.utf8_bytes'),
-            Mutant("choices: acc_bytes per byte", "metrics/accuracy.py", '"acc_bytes": statistics.utf8_bytes', '"acc_bytes": statistics.chars'),
-            Mutant("choices: of ties the first", "metrics/accuracy.py", "ties[np.searchsorted(ties, begins)]", "ties[np.searchsorted(ties, begins + statistics.counts) - 1]"),
+            Mutant("choices: acc_norm per character", "metrics/likelihoods.py", '"acc_norm": statistics.chars', '"acc_norm": statistics.utf8_bytes'),
+            Mutant("choices: acc_bytes per byte", "metrics/likelihoods.py", '"acc_bytes": statistics.utf8_bytes', '"acc_bytes": statistics.chars'),
+            Mutant("choices: of ties the first", "metrics/likelihoods.py", "ties[np.searchsorted(ties, begins)]", "ties[np.searchsorted(ties, begins + statistics.counts) - 1]"),
         ),
     ),
     Definition(

@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, root, show
+from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, Root, root, show
 from pytest_lmgate.cli.measure import measuring
 from pytest_lmgate.errors import ConfigError, LmgateError, OfflineError, RequirementError, nearest
-from pytest_lmgate.identity.code import QUANTIZERS, versions
+from pytest_lmgate.identity import QUANTIZERS, versions
 from pytest_lmgate.report.text import byte_size, counted
 from pytest_lmgate.settings.file import Project, load_project, read_gates
 from pytest_lmgate.settings.gates import Gate, NoRegression
 from pytest_lmgate.settings.help import arguments_help, fixtures_help, json_schema, markers_help
 from pytest_lmgate.settings.metrics import METRICS
 from pytest_lmgate.settings.options import find_project_file
-from pytest_lmgate.settings.rootdir import Root
 from pytest_lmgate.settings.session import CacheKey
 from pytest_lmgate.version import __version__
 

@@ -36,7 +36,7 @@ def report(
 
     With --join the run is that of several shards. The exit code is 1 if none of them has a gate of the plan.
     """
-    from pytest_lmgate.judge.result import read_results
+    from pytest_lmgate.judge.result import join_shards, read_plan, read_results
     from pytest_lmgate.report.wording import counts
 
     requested = {"html": html, "markdown": markdown, "openmetrics": openmetrics, "eval-results": eval_results}
@@ -52,10 +52,8 @@ def report(
     shards = {str(file): read_results(_read(file), str(file)) for file in files}
     results, is_whole = next(iter(shards.values())), True
     if join:
-        from pytest_lmgate.report import joining
-
-        planned = None if plan is None else joining.read_plan(_read(plan), str(plan))
-        results = joining.join(shards, planned)
+        planned = None if plan is None else read_plan(_read(plan), str(plan))
+        results = join_shards(shards, planned)
         is_whole = planned is None or {verdict.id for verdict in results.verdicts}.issuperset(planned.gates)
     printed = made(results, wanted)
     written = [f"{kind}: {destination}" for kind, destination in wanted if destination != STDOUT]

@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.errors import ConfigError, ModelError, nearest
-from pytest_lmgate.identity.files import Snapshot
+from pytest_lmgate.identity import Snapshot
 from pytest_lmgate.settings.entries import ModelSpec
 from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.requests import Request, Requests

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pytest_lmgate.data.readers import is_lfs_pointer, pull_hint
 from pytest_lmgate.engines.base import Kind, Model, ModelEntry, Runner
 from pytest_lmgate.errors import ConfigError, ModelError, OfflineError
-from pytest_lmgate.identity.files import Snapshot, checkpoint_files, folders_below, is_file, texts_in
+from pytest_lmgate.identity import Snapshot, checkpoint_files, folders_below, is_file, texts_in
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _LONGEST_HEADER = 10**8  # as in the library safetensors

@@ -1,15 +1,19 @@
 """The engine command: a program of the user's own reads token ids and prints log-probabilities, as lines of JSON.
 
 docs/howto/command_engine.md has the protocol. The program runs below the guard of `engines.server`, so that nothing of
-it stays behind. Each time that it starts, what programs get wrong most easily is tried out.
+it stays behind, and may answer before it has read everything: neither side waits at a full pipe. Each time that it
+starts, what programs get wrong most easily is tried out.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import selectors
+import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
@@ -20,17 +24,86 @@ from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.engines.base import Backend, Batching, Model, ModelEntry, Option, OutOfMemory, Runner, check_ids
 from pytest_lmgate.engines.checkpoints import TokenizerFolder
 from pytest_lmgate.engines.devices import says_out_of_memory
-from pytest_lmgate.engines.pipes import Pipes
 from pytest_lmgate.engines.server.client import hide
 from pytest_lmgate.engines.tokenizers import facts_of
 from pytest_lmgate.errors import ConfigError, EngineError, LmgateError, ModelError, NonFiniteError, UnreliableError
-from pytest_lmgate.identity.code import versions
+from pytest_lmgate.identity import versions
 from pytest_lmgate.settings.entries import ServerSpec
 from pytest_lmgate.windows.requests import Request, Requests
 from pytest_lmgate.windows.tokens import TokenizerFacts
 
 if TYPE_CHECKING:
     from pytest_lmgate.engines.server.process import Command
+
+
+_CHUNK, _LONGEST_LINE = 2**16, 2**26  # bytes at a time, and of a line
+
+
+class Pipes:
+    """Pipes for a program's standard input and output."""
+
+    def __init__(self) -> None:
+        (self._stdin, self._writes), (self._reads, self._stdout) = os.pipe(), os.pipe()
+        os.set_blocking(self._writes, False)
+        self._heard, self._todo = bytearray(), memoryview(b"")
+
+    @contextlib.contextmanager
+    def handed_over(self) -> Iterator[tuple[int, int]]:
+        """Yield the program's ends, which it inherits meanwhile; all is closed if it cannot be started."""
+        try:
+            yield self._stdin, self._stdout
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(self._stdin)
+            os.close(self._stdout)
+
+    def send(self, text: str) -> None:
+        """Have a text written while `line` waits."""
+        self._todo = memoryview(text.encode())
+
+    def line(self, seconds: float, ending: int) -> bytes:
+        """Return the program's next line; of one that does not end, its beginning.
+
+        The file descriptor `ending` can be read when the program has ended, whose children may hold its output open.
+
+        Raises:
+            TimeoutError: The program has printed none for so many seconds.
+            EOFError: It cannot print any more.
+        """
+        until, searched = time.monotonic() + seconds, 0
+        with selectors.PollSelector() as ready:
+            ready.register(self._reads, selectors.EVENT_READ)
+            ready.register(ending, selectors.EVENT_READ)
+            if self._todo:
+                ready.register(self._writes, selectors.EVENT_WRITE)
+            while self._heard.find(b"\n", searched) < 0 and len(self._heard) <= _LONGEST_LINE:
+                searched = len(self._heard)
+                events = ready.select(max(0.0, until - time.monotonic()))
+                if not events:
+                    raise TimeoutError
+                if [key.fd for key, _ in events] == [ending]:
+                    raise EOFError
+                for key, _ in events:
+                    if key.fd == self._writes:
+                        try:
+                            self._todo = self._todo[os.write(self._writes, self._todo[:_CHUNK]) :]
+                        except BrokenPipeError:  # its output ends too, or answers are missing
+                            self._todo = self._todo[:0]
+                        if not self._todo:
+                            ready.unregister(self._writes)
+                    elif key.fd == self._reads:
+                        if not (heard := os.read(self._reads, _CHUNK)):
+                            raise EOFError
+                        self._heard += heard
+        line, _, self._heard = self._heard.partition(b"\n")
+        return bytes(line)
+
+    def close(self) -> None:
+        os.close(self._writes)
+        os.close(self._reads)
+
 
 _PROTOCOL, _PROGRAM = 1, "program"  # the latter is the proof that says which program measured
 _OPTIONS = {"context": Option(int, 1), "timeout": Option(int, 1), "wait": Option(int, 1)}

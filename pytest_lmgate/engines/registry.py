@@ -17,7 +17,7 @@ from typing import Any
 import pytest_lmgate
 from pytest_lmgate.engines.base import Backend, Model, ModelEntry
 from pytest_lmgate.errors import ConfigError, LmgateError, ModelError, nearest
-from pytest_lmgate.identity.code import home_of_file
+from pytest_lmgate.identity import home_of_file
 from pytest_lmgate.settings.entries import ModelSpec
 
 _DEFAULT, _SERVER, _COMMAND = "transformers", "server", "command"

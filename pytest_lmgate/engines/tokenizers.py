@@ -17,7 +17,7 @@ from pytest_lmgate.engines.checkpoints import TokenizerFolder
 from pytest_lmgate.engines.library_options import unknown_options
 from pytest_lmgate.engines.registry import library_warnings
 from pytest_lmgate.errors import ConfigError, ModelError
-from pytest_lmgate.identity.code import is_library
+from pytest_lmgate.identity import is_library
 from pytest_lmgate.windows.tokens import Placed, TokenizerFacts, require_variables
 
 # A text's unknown words are its own; these are around or between texts, or are the mask itself.

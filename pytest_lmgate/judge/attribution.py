@@ -17,7 +17,7 @@ import numpy as np
 
 from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.errors import ComparisonError, LmgateError, MetricInputError, escape_controls
-from pytest_lmgate.metrics.targets import TargetLayout
+from pytest_lmgate.metrics.likelihoods import TargetLayout
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.stats.comparison import Comparison
 from pytest_lmgate.stats.means import merged_rows, window_blocks

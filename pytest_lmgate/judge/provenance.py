@@ -18,7 +18,7 @@ import msgspec
 
 from pytest_lmgate.engines.devices import device_class, hardware_of
 from pytest_lmgate.errors import ConfigError, escape_controls
-from pytest_lmgate.identity.code import versions
+from pytest_lmgate.identity import versions
 from pytest_lmgate.judge.result import Run
 
 _PACKAGES = ("pytest-lmgate", "torch", "transformers", "tokenizers", "sacrebleu")

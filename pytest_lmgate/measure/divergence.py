@@ -33,8 +33,8 @@ from pytest_lmgate.measure.measurement import (
 )
 from pytest_lmgate.measure.scoring import TargetSink, prepared_to_score, require_finite, require_ids
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
+from pytest_lmgate.metrics.likelihoods import TargetLayout
 from pytest_lmgate.metrics.score import Score, make_score
-from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.settings.gate_options import DivergenceRequest, Signature, Windowing
 from pytest_lmgate.settings.metrics import METRICS
 from pytest_lmgate.version import __version__

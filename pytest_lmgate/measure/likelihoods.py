@@ -32,10 +32,8 @@ from pytest_lmgate.measure.measurement import (
 )
 from pytest_lmgate.measure.rows import DatasetRows
 from pytest_lmgate.measure.scoring import score
-from pytest_lmgate.metrics.accuracy import ChoiceStatistics, TargetStatistics
-from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
+from pytest_lmgate.metrics.likelihoods import ChoiceStatistics, LikelihoodStatistics, TargetLayout, TargetStatistics
 from pytest_lmgate.metrics.score import Score, make_score
-from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.metrics.texts import TextMetric, text_score
 from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.settings.gate_options import (

@@ -25,7 +25,7 @@ from pytest_lmgate.engines.base import Model, Runner
 from pytest_lmgate.engines.devices import available_bytes, hardware_of
 from pytest_lmgate.engines.registry import library_warnings, raised
 from pytest_lmgate.errors import CacheError, LmgateError, MetricInputError, ModelError, escape_controls
-from pytest_lmgate.identity.code import replaced_in_libraries, summarize
+from pytest_lmgate.identity import replaced_in_libraries, summarize
 from pytest_lmgate.measure.loop import Job, Log, Progress
 from pytest_lmgate.measure.measurement import Measurement, MeasurementContext, impossible
 from pytest_lmgate.settings.session import Options

@@ -22,9 +22,8 @@ from pytest_lmgate.data.corpus import Corpus, TextSizes
 from pytest_lmgate.engines.base import Kind, Model, Offer, Runner
 from pytest_lmgate.errors import DataError, ModelError
 from pytest_lmgate.measure.loop import Job
-from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
+from pytest_lmgate.metrics.likelihoods import LikelihoodStatistics, TargetLayout
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.settings.gate_options import Signature, SignatureField, Windowing
 from pytest_lmgate.settings.metrics import METRICS, Statistics

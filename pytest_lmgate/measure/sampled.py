@@ -33,8 +33,8 @@ from pytest_lmgate.measure.rows import DatasetRows
 from pytest_lmgate.measure.scoring import require_ids, score
 from pytest_lmgate.measure.texts import prompt_encoder, written_rows
 from pytest_lmgate.metrics.divergence import SampledStatistics, WrittenStatistics
+from pytest_lmgate.metrics.likelihoods import TargetLayout
 from pytest_lmgate.metrics.score import Score, make_score
-from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.settings.gate_options import DivergenceRequest, GenerationSettings, SelfDivergenceRequest, Signature
 from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.protocols import WindowPlan, beginning

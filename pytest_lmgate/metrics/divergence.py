@@ -16,8 +16,8 @@ import numpy as np
 
 from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.errors import MetricInputError
+from pytest_lmgate.metrics.likelihoods import TargetLayout
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.settings.gate_options import Signature
 from pytest_lmgate.stats.sample import Scale
 

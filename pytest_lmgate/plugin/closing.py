@@ -14,13 +14,13 @@ from pytest_lmgate.cache.remote import Address, is_from_fork
 from pytest_lmgate.engines.devices import hardware_of
 from pytest_lmgate.errors import RecordError, escape_controls
 from pytest_lmgate.judge.baseline import write_baseline
-from pytest_lmgate.judge.history import append_to_history, read_history
 from pytest_lmgate.judge.provenance import driver_of, run_now
 from pytest_lmgate.judge.result import FixtureCall, Results, Run, Verdict
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.collection import asks_for_all, passed, was_stopped
 from pytest_lmgate.plugin.ledger import Ledger
 from pytest_lmgate.plugin.options import update
+from pytest_lmgate.report.history import append_to_history, read_history
 from pytest_lmgate.report.terminal import (
     measured_line,
     not_kept_note,

@@ -340,9 +340,8 @@ class PlanHooks:
 
     def _write(self, config: pytest.Config, ids: list[str]) -> None:
         """Write the gates for ``lmgate report --join``, where one is typed; the ini file names those of runs."""
-        from pytest_lmgate.judge.result import to_json
+        from pytest_lmgate.judge.result import PlannedGates, to_json
         from pytest_lmgate.report.formats import write_file
-        from pytest_lmgate.report.joining import PlannedGates
 
         for kind, destination in options.reports(config) if config.getoption("--lmgate-report") else ():
             if kind != "json" or destination == "-":

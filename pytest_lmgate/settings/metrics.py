@@ -71,9 +71,9 @@ _PER_TOKEN = (("unit", "token"), ("average", None))
 _EXACT_MEAN = (("statistic", "mean"), ("estimator", "exact"), ("max_new_tokens", None))
 # fmt: off
 _ROWS = (
-    Metric("ppl", "perplexity", "the perplexity of a model on a dataset", "likelihoods", "perplexity:perplexity",
+    Metric("ppl", "perplexity", "the perplexity of a model on a dataset", "likelihoods", "likelihoods:perplexity",
            "lower", unit="ppl", also_called=("perplexity",)),
-    Metric("bpb", "bits per byte", "the bits per byte of a model on a dataset", "likelihoods", "perplexity:perplexity",
+    Metric("bpb", "bits per byte", "the bits per byte of a model on a dataset", "likelihoods", "likelihoods:perplexity",
            "lower", unit="bpb", fixed=(("unit", "bits_per_byte"), ("average", None)),
            also_called=("bits", "bitsperbyte")),
     Metric("kl", "KL divergence", "the KL divergence of a model from a reference model, in nats per token",
@@ -90,12 +90,12 @@ _ROWS = (
            "the KL divergence of a model that reads from the same model as it writes, in nats per token",
            "self-divergences", "divergence:self_kl", "lower", unit="nats", lowest=0, also_called=("selfkl",)),
     Metric("pppl", "pseudo-perplexity", "the pseudo-perplexity of a masked model on a dataset",
-           "pseudo-likelihoods", "perplexity:perplexity", "lower", unit="pppl", also_called=("pseudoperplexity",)),
+           "pseudo-likelihoods", "likelihoods:perplexity", "lower", unit="pppl", also_called=("pseudoperplexity",)),
     Metric("accuracy", "accuracy", "the multiple-choice accuracy of a model by likelihood",
-           "choices", "accuracy:accuracy", "higher", highest=1, unit="points", options=("variant",),
+           "choices", "likelihoods:accuracy", "higher", highest=1, unit="points", options=("variant",),
            usual=("variant", "acc"), also_called=("acc", "accnorm")),
     Metric("target_ppl", "perplexity per target", "the perplexity of targets after their questions, per row",
-           "choices", "accuracy:target_perplexity", "lower", unit="ppl", lowest=1, fixed=(("variant", "acc"),)),
+           "choices", "likelihoods:target_perplexity", "lower", unit="ppl", lowest=1, fixed=(("variant", "acc"),)),
     Metric("bleu", "BLEU", "BLEU of generated texts", "texts", "sacrebleu_metrics:bleu", "higher", highest=100,
            unit="points", also_called=("sacrebleu",),
            options=("max_ngram_order", "tokenize", "smooth_method", "smooth_value", "lowercase", "effective_order")),

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.arrays import Floats, Ints
-from pytest_lmgate.stats.groups import Groups
-from pytest_lmgate.stats.means import Bounds, clustered_mean, degrees_of_freedom, merged_rows, score_quantile
+from pytest_lmgate.stats.means import Bounds, Groups, clustered_mean, degrees_of_freedom, merged_rows, score_quantile
 
 MOST_OUTCOMES = 100_000
 """Rows whose outcomes a baseline keeps; with more, Student's bounds on their clusters are as good as Tango's."""

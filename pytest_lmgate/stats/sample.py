@@ -15,8 +15,15 @@ from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.settings.gate_options import Signature
 from pytest_lmgate.settings.metrics import Direction
 from pytest_lmgate.stats.bootstrap import Statistic, resampled_value
-from pytest_lmgate.stats.groups import Groups
-from pytest_lmgate.stats.means import MAX_CLUSTERS, Bounds, ClusteredMean, degrees_of_freedom, merged_rows, noisy_mean
+from pytest_lmgate.stats.means import (
+    MAX_CLUSTERS,
+    Bounds,
+    ClusteredMean,
+    Groups,
+    degrees_of_freedom,
+    merged_rows,
+    noisy_mean,
+)
 from pytest_lmgate.stats.proportions import Outcomes, wilson_bounds
 
 Flags = NDArray[np.bool_]

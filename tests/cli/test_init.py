@@ -14,7 +14,7 @@ from pytest_lmgate.cli.app import app
 from pytest_lmgate.cli.init import add_pair, find_places, propose
 from pytest_lmgate.cli.measure import Measuring
 from pytest_lmgate.errors import ComparisonError, EngineError
-from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
+from pytest_lmgate.metrics.likelihoods import LikelihoodStatistics, perplexity
 from pytest_lmgate.settings.gate_options import Signature
 
 

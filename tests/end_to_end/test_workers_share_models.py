@@ -60,11 +60,11 @@ def test_gates_of_a_file_run_model_by_model_so_that_each_is_loaded_once(dice: Di
 COUNT_READS = """
     import functools, pathlib
     from pytest_lmgate.data.corpus import Corpus
-    from pytest_lmgate.identity import files
-    from pytest_lmgate.measure import sources
+    from pytest_lmgate import identity
+    from pytest_lmgate.measure import evaluator
 
-    files._RACY_SECONDS = -1.0  # a file written a moment ago may change unseen, and is read again
-    read, digest = sources.read_corpus, Corpus.digest.func
+    identity._RACY_SECONDS = -1.0  # a file written a moment ago may change unseen, and is read again
+    read, digest = evaluator.read_corpus, Corpus.digest.func
 
     def note(what):
         with pathlib.Path(__file__).with_name("reads.txt").open("a") as file:
@@ -74,7 +74,7 @@ COUNT_READS = """
         note(f"read {path.name}")
         return read(spec, path, **options)
 
-    sources.read_corpus = read_corpus
+    evaluator.read_corpus = read_corpus
     Corpus.digest.func = lambda corpus: (note(f"hash {corpus.name}"), digest(corpus))[1]
 """
 

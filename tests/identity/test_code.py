@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_lmgate.identity.code import home_of_file
+from pytest_lmgate.identity import home_of_file
 
 
 def test_a_file_belongs_to_an_installed_package_to_python_or_to_the_user(tmp_path: Path) -> None:

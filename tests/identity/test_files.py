@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_lmgate.identity.files import Snapshot, checkpoint_files, folders_below
+from pytest_lmgate.identity import Snapshot, checkpoint_files, folders_below
 
 
 def write(folder: Path, *files: str) -> Path:

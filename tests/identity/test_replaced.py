@@ -14,7 +14,7 @@ from transformers.models.falcon_h1 import modeling_falcon_h1
 from transformers.models.llama import modeling_llama
 from transformers.models.t5 import modeling_t5
 
-from pytest_lmgate.identity.code import replaced_in_libraries, replaced_in_model
+from pytest_lmgate.identity import replaced_in_libraries, replaced_in_model
 from tests.end_to_end.projects import environment
 from tests.models.zoo import build, lora
 from tests.warm import warm_python
@@ -53,7 +53,7 @@ def test_other_code_in_a_library_is_named(monkeypatch: pytest.MonkeyPatch, what:
 
 def test_nothing_is_imported_to_look() -> None:
     code = (
-        "import sys; from pytest_lmgate.identity.code import replaced_in_libraries\n"
+        "import sys; from pytest_lmgate.identity import replaced_in_libraries\n"
         "assert replaced_in_libraries() == ()\n"
         "assert not {'torch', 'transformers', 'numpy'} & sys.modules.keys()"
     )
@@ -96,7 +96,7 @@ def test_what_libraries_put_into_models_is_theirs() -> None:
 _LIGER = """
 import transformers
 from liger_kernel.transformers import apply_liger_kernel_to_llama
-from pytest_lmgate.identity.code import replaced_in_libraries, replaced_in_model
+from pytest_lmgate.identity import replaced_in_libraries, replaced_in_model
 from tests.models.zoo import build
 
 plain = build("llama")

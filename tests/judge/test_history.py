@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from pytest_lmgate.judge.history import LEVEL, change_between, find_changes, significant
+from pytest_lmgate.report.history import LEVEL, change_between, find_changes, significant
 from tests.judge.records import compared, record
 
 

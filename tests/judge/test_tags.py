@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from pytest_lmgate.judge.attribution import tag_changes, with_rows
-from pytest_lmgate.metrics.accuracy import ChoiceStatistics, accuracy
-from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
+from pytest_lmgate.metrics.likelihoods import ChoiceStatistics, LikelihoodStatistics, accuracy, perplexity
 from pytest_lmgate.settings.gate_options import Signature
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.stats.paired import compare

@@ -13,7 +13,7 @@ from pytest_lmgate.data.corpus import Corpus, read_corpus
 from pytest_lmgate.engines.tokenizers import tokenizer_facts
 from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.measure.measurement import counted
-from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
+from pytest_lmgate.metrics.likelihoods import LikelihoodStatistics, perplexity
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.settings.gate_options import Windowing, WindowProtocol

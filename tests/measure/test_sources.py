@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_lmgate.errors import ConfigError, DataError, ModelError
-from pytest_lmgate.measure.sources import Resolver
+from pytest_lmgate.measure.evaluator import Resolver
 from pytest_lmgate.settings.entries import DatasetSpec, ModelSpec
 from tests.measure import entries
 

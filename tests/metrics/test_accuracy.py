@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytest_lmgate.errors import MetricInputError
-from pytest_lmgate.metrics.accuracy import ChoiceStatistics, accuracy, correct
+from pytest_lmgate.metrics.likelihoods import ChoiceStatistics, accuracy, correct
 
 
 def statistics(*rows: tuple[list[tuple[float, str]], int]) -> ChoiceStatistics:

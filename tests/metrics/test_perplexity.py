@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytest_lmgate.errors import MetricInputError
-from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
+from pytest_lmgate.metrics.likelihoods import LikelihoodStatistics, perplexity
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.stats.means import noisy_mean
 

@@ -9,9 +9,8 @@ from typer.testing import CliRunner, Result
 
 from pytest_lmgate.cli.app import app
 from pytest_lmgate.errors import RecordError
-from pytest_lmgate.judge.result import Results, read_results, to_json
+from pytest_lmgate.judge.result import PlannedGates, Results, join_shards, read_plan, read_results, to_json
 from pytest_lmgate.report.formats import FORMATS
-from pytest_lmgate.report.joining import PlannedGates, join, read_plan
 
 
 @pytest.fixture
@@ -29,19 +28,19 @@ def plan_of(results: Results) -> PlannedGates:
 
 
 def test_the_shards_of_a_run_are_the_run_in_every_format(results: Results, shards: dict[str, Results]) -> None:
-    joined = join(shards, plan_of(results))
+    joined = join_shards(shards, plan_of(results))
     assert joined == results
-    assert {verdict.id for verdict in join(shards).verdicts} == {verdict.id for verdict in results.verdicts}
+    assert {verdict.id for verdict in join_shards(shards).verdicts} == {verdict.id for verdict in results.verdicts}
 
 
 def test_a_gate_in_two_shards_is_one_if_equal_and_else_an_error(results: Results, shards: dict[str, Results]) -> None:
     again = shards["b.json"].verdicts[0]
     shards["a.json"] = replace(shards["a.json"], verdicts=(*shards["a.json"].verdicts, replace(again, seconds=9.0)))
-    assert len(join(shards).verdicts) == len(results.verdicts)
+    assert len(join_shards(shards).verdicts) == len(results.verdicts)
     other = replace(again, value=(again.value or 0) + 0.001)
     shards["a.json"] = replace(shards["a.json"], verdicts=(other,))
     with pytest.raises(RecordError, match=r"^a\.json and b\.json: the gate .* has two results") as error:
-        join(shards)
+        join_shards(shards)
     assert again.id in str(error.value)
 
 
@@ -50,11 +49,11 @@ def test_a_planned_gate_that_no_shard_has_is_a_problem_and_an_unplanned_one_a_re
 ) -> None:
     del shards["b.json"]
     missing = results.verdicts[0].id
-    joined = join(shards, plan_of(results))
+    joined = join_shards(shards, plan_of(results))
     assert f"no shard has a verdict of {missing}, which is planned" in joined.problems
     assert not joined.is_whole
     assert missing in FORMATS["markdown"].render(joined)
-    assert f"{shards['a.json'].verdicts[0].id} is not in the plan" in join(shards, PlannedGates(())).remarks
+    assert f"{shards['a.json'].verdicts[0].id} is not in the plan" in join_shards(shards, PlannedGates(())).remarks
 
 
 def test_the_run_is_of_all_shards(shards: dict[str, Results]) -> None:
@@ -65,7 +64,7 @@ def test_the_run_is_of_all_shards(shards: dict[str, Results]) -> None:
         problems=("lost",),
         environment=replace(b.environment, python="3.0"),
     )
-    joined = join(shards)
+    joined = join_shards(shards)
     command = f"{a.run.command}; pytest b"
     expected = replace(a.run, date="2027-01-01T00:00:00Z", device="cuda, cpu", command=command, stopped=True)
     assert joined.run == expected
@@ -73,7 +72,7 @@ def test_the_run_is_of_all_shards(shards: dict[str, Results]) -> None:
     assert any("different versions" in remark for remark in joined.remarks)
     shards["b.json"] = replace(b, run=replace(b.run, commit="other"))
     with pytest.raises(RecordError, match="expected shards of one commit"):
-        join(shards)
+        join_shards(shards)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"gates": []}', '{"schema": "plan-1"}', '{"schema": 1, "gates": []}'])

@@ -8,7 +8,7 @@ import pytest
 from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.settings.gates import Tolerance
-from pytest_lmgate.stats.groups import Groups
+from pytest_lmgate.stats.means import Groups
 from pytest_lmgate.stats.paired import compare
 from pytest_lmgate.stats.sample import ByRow, Sample, Scale
 

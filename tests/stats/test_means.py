@@ -8,7 +8,7 @@ import scipy.stats
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_lmgate.metrics.targets import TargetLayout
+from pytest_lmgate.metrics.likelihoods import TargetLayout
 from pytest_lmgate.stats.means import (
     BLOCKS,
     clustered_mean,

@@ -111,7 +111,7 @@ def import_package(absent: set[str]) -> None:
                 importlib.import_module(module.name)
     for name in absent:
         del sys.modules[name]
-    importlib.import_module("pytest_lmgate.identity.code").versions(("tokenizers", "torch", "transformers"))
+    importlib.import_module("pytest_lmgate.identity").versions(("tokenizers", "torch", "transformers"))
 
 
 def find_what_is_found_once() -> None:

@@ -14,7 +14,7 @@ from pytest_lmgate.engines.devices import device_class
 from pytest_lmgate.engines.llamacpp.gguf import Tokens, own_tokens, tokens_of_folder
 from pytest_lmgate.engines.llamacpp.library import LoadOptions, Weights, built_with, library
 from pytest_lmgate.errors import EngineError, ModelError
-from pytest_lmgate.identity.code import versions
+from pytest_lmgate.identity import versions
 from pytest_lmgate.windows.tokens import TokenizerFacts
 
 _MAGIC = b"GGUF"

@@ -20,8 +20,7 @@ from pytest_lmgate.engines.devices import device_class, resolve_device
 from pytest_lmgate.engines.onnx.runtime import LoadOptions, library
 from pytest_lmgate.engines.tokenizers import facts_of
 from pytest_lmgate.errors import ModelError
-from pytest_lmgate.identity.code import versions
-from pytest_lmgate.identity.files import checkpoint_files
+from pytest_lmgate.identity import checkpoint_files, versions
 
 # What to do instead of each.
 _UNSUPPORTED_KEYS = {

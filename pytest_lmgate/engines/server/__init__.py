@@ -23,7 +23,7 @@ from pytest_lmgate.engines.server.likelihoods import Proven, ServedTokens, decod
 from pytest_lmgate.engines.tokenizers import facts_of
 from pytest_lmgate.engines.writing import ended_text
 from pytest_lmgate.errors import ConfigError, ModelError, OfflineError
-from pytest_lmgate.identity.code import versions
+from pytest_lmgate.identity import versions
 from pytest_lmgate.settings.entries import ServerSpec
 from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.requests import Request, Requests

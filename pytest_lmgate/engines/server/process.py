@@ -37,7 +37,7 @@ from pytest_lmgate.engines.base import ModelEntry
 from pytest_lmgate.engines.devices import cuda_devices, device_ingredients
 from pytest_lmgate.engines.server.client import Client, ServerSettings, hide
 from pytest_lmgate.errors import ConfigError, EngineError, ModelError, RequirementError, UnreliableError
-from pytest_lmgate.identity.code import versions
+from pytest_lmgate.identity import versions
 from pytest_lmgate.settings.entries import ServerSpec
 
 _GUARD = Path(__file__).with_name("guard.py")

@@ -18,7 +18,7 @@ from pytest_lmgate.engines.checkpoints import (
 )
 from pytest_lmgate.engines.devices import device_class, require_device, resolve_device, share_processors
 from pytest_lmgate.engines.tokenizers import facts_of
-from pytest_lmgate.identity.code import LIBRARIES, QUANTIZERS, replaced_in_model, summarize, versions
+from pytest_lmgate.identity import LIBRARIES, QUANTIZERS, replaced_in_model, summarize, versions
 
 # The address of every model from files holds these versions.
 _LIBRARIES = ("torch", "transformers", "tokenizers")
@@ -86,8 +86,7 @@ def describe_in_memory(pair: tuple[Any, Any], *, batch_size: int | str, workers:
     """Describe a ``(model, tokenizer)`` pair of the user's, or a pipeline's; it stays on its device."""
     from pytest_lmgate.engines.tokenizers import tokenizer_facts
     from pytest_lmgate.engines.transformers.decoding import decoding_ids
-    from pytest_lmgate.engines.transformers.in_memory import describe_pair
-    from pytest_lmgate.engines.transformers.loading import wrap_pair
+    from pytest_lmgate.engines.transformers.loading import describe_pair, wrap_pair
     from pytest_lmgate.engines.transformers.runner import TransformersRunner
 
     kind = type(pair[0]).__name__

@@ -23,7 +23,7 @@ from transformers import modeling_rope_utils
 from pytest_lmgate.engines.checkpoints import Checkpoint, Stored
 from pytest_lmgate.engines.library_options import are_alike, names_in, near_misses, options_of
 from pytest_lmgate.errors import ConfigError, ModelError, nearest
-from pytest_lmgate.identity.code import is_library
+from pytest_lmgate.identity import is_library
 
 # Constants that older versions of a library stored; the library computes them now.
 _CONSTANTS = re.compile(r"(^|\.)(masked_bias|causal_mask|inv_freq|position_ids|version|_float_tensor)$")

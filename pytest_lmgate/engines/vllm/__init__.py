@@ -23,7 +23,7 @@ from pytest_lmgate.engines.checkpoints import (
 from pytest_lmgate.engines.devices import device_class, resolve_device
 from pytest_lmgate.engines.tokenizers import facts_of
 from pytest_lmgate.errors import ConfigError, ModelError
-from pytest_lmgate.identity.code import versions
+from pytest_lmgate.identity import versions
 
 # Versions in every address; a build for the CPU is a package of another name.
 _LIBRARIES = (

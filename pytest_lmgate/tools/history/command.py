@@ -59,7 +59,7 @@ def _reported(path: Path) -> Mapping[str, Verdict]:
 
 def _recorded(folder: str, commit: str) -> Mapping[str, Verdict]:
     """Return the newest record of each gate of a commit."""
-    from pytest_lmgate.judge.history import read_history
+    from pytest_lmgate.report.history import read_history
 
     place = place_of(folder, Path(), "--history", offline=root().is_on("offline"))
     runs = read_history(place)
@@ -103,8 +103,7 @@ def history(
 ) -> None:
     """Print each gate's runs with their noise, and say where a gate first changed beyond noise."""
     from pytest_lmgate.cache.files import write_durably
-    from pytest_lmgate.judge.history import read_history
-    from pytest_lmgate.report.history import tracks
+    from pytest_lmgate.report.history import read_history, tracks
     from pytest_lmgate.tools.history.tracks import history_json, history_svg, history_text
 
     place = place_of(folder, Path(), "lmgate history", offline=root().is_on("offline"))

@@ -12,9 +12,9 @@ from itertools import accumulate
 from typing import Any
 
 from pytest_lmgate.errors import RecordError, escape_controls
-from pytest_lmgate.judge.history import Change, change_between, significant
 from pytest_lmgate.judge.result import Verdict
 from pytest_lmgate.metrics.score import distinct
+from pytest_lmgate.report.history import Change, change_between, significant
 from pytest_lmgate.report.services import code
 from pytest_lmgate.report.text import counted, excerpt, table
 from pytest_lmgate.report.wording import degradation, tolerance

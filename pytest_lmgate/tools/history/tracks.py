@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pytest_lmgate.errors import escape_controls
-from pytest_lmgate.judge.history import Finding
 from pytest_lmgate.judge.result import Verdict
-from pytest_lmgate.report.history import Track, finding_words
+from pytest_lmgate.report.history import Finding, Track, finding_words
 from pytest_lmgate.report.page import rendered
 from pytest_lmgate.report.text import counted, excerpt, table
 from pytest_lmgate.report.wording import degradation, interval, number, when

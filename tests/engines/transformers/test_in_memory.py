@@ -18,7 +18,7 @@ import transformers
 from torch import Tensor, nn
 
 from pytest_lmgate.engines.tokenizers import quiet
-from pytest_lmgate.engines.transformers.in_memory import describe_pair
+from pytest_lmgate.engines.transformers.loading import describe_pair
 from tests.engines.transformers.measuring import measure_nll
 from tests.models.zoo import Int8Weight, build, documents, dynamic_int8, loaded, lora, sliding, word_tokenizer, words
 

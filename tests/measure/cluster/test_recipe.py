@@ -9,9 +9,8 @@ import pytest
 
 from pytest_lmgate.engines.base import Batching, Runner
 from pytest_lmgate.errors import EngineError, ModelError
-from pytest_lmgate.measure.cluster import _words
+from pytest_lmgate.measure.cluster import Recipe, Worker, _words, outline
 from pytest_lmgate.measure.evaluator import Evaluator
-from pytest_lmgate.measure.worker import Recipe, Worker, outline
 from pytest_lmgate.settings.file import load_project
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.windows.requests import Requests

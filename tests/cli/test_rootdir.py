@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from _pytest.config.findpaths import determine_setup
 
+from pytest_lmgate.cli.console import find_root
 from pytest_lmgate.errors import ConfigError
-from pytest_lmgate.settings.rootdir import find_root
 
 LAYOUTS = {
     "nothing": {},
