@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_lmgate.cli.init import REPOSITORY
+from pytest_lmgate.tools.init.ci import REPOSITORY
 from pytest_lmgate.version import __version__
 from tests.end_to_end.commands import lmgate, lmgate_json
 from tests.end_to_end.dice import DiceProject

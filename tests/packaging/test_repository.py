@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import pytest_lmgate
-from pytest_lmgate.cli.init import REPOSITORY
+from pytest_lmgate.tools.init.ci import REPOSITORY
 from tests.packaging.test_dependencies import PROJECT
 
 ROOT = Path(__file__).parents[2]

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from pytest_lmgate.cli import init
 from pytest_lmgate.cli.app import app
-from pytest_lmgate.cli.init import add_pair, find_places, propose
 from pytest_lmgate.cli.measure import Measuring
 from pytest_lmgate.errors import ComparisonError, EngineError
 from pytest_lmgate.metrics.likelihoods import LikelihoodStatistics, perplexity
 from pytest_lmgate.settings.gate_options import Signature
+from pytest_lmgate.tools.init import command as init
+from pytest_lmgate.tools.init.command import add_pair, find_places, propose
 
 
 def write(folder: Path, *files: str, size: int = 10) -> None:
