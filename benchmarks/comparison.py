@@ -20,6 +20,8 @@ from pathlib import Path
 
 # A run counts as undisturbed where other processes took at most this many processors on average.
 _QUIET = 0.1
+# A run of so many seconds is told at once, so that a comparison that takes an hour shows how far it is.
+_LONG = 20
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,8 @@ def run_rounds(
             seconds[name].append(time.perf_counter() - begun)
             foreign = (_machine_seconds() - all_before) - (_own_seconds() - own_before)
             others[name].append(foreign / seconds[name][-1])
+            if seconds[name][-1] >= _LONG:
+                print(f"round {number + 1} of {rounds}, {name}: {seconds[name][-1]:.1f} s", file=sys.stderr, flush=True)
     return Rounds(seconds, others)
 
 
