@@ -24,7 +24,7 @@ _ON = ("1", "true", "yes", "on")
 OFF = ("", "0", "false", "no", "off")
 
 
-# Options that an environment variable can set; PYTEST_ADDOPTS sets any option.
+# Options that an environment variable can set; PYTEST_ADDOPTS sets any that is not for the command line alone.
 VARIABLES = ("cache", "offline", "require-all")
 
 

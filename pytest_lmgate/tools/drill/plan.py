@@ -238,12 +238,15 @@ class Drill:
             now = time.monotonic()
             pace = (now - begun) / done if done else 1.0  # what was estimated leaves out loading and trials
             cost = self.cost(fault)
-            if now + pace * cost > self.deadline and cost and findings:
+            if now + pace * cost > self.deadline and cost and any(found.trials for found in findings):
                 self.left_out.append(fault)
                 continue
             line = f"{fault.name}: {fault.sentence}, at most {about(pace * left)} left"
             findings += self.tried(fault)
             done, left = done + cost, left - cost
+        if all(found.reason for found in findings):  # data in which nothing can be changed shows that only now
+            reasons = dict.fromkeys(f"{found.fault.name}: {found.reason}" for found in findings)
+            raise ModelError(f"no fault could be tried, so nothing is known of these gates: {'; '.join(reasons)}")
         line = "trying gates that would catch more"
         return findings
 

@@ -54,6 +54,7 @@ _WINDOWS = {"causal": (2048, 1024, 512), "masked": (512, 256, 128)}
 _BYTES_PER_TOKEN, _MOST_CHARACTERS = 4, 30  # of a token
 _FEW_CHARACTERS = 400  # of a text by which a model is tried out
 _ROWS = 64  # of a matrix
+_ROWS_READ = 1000  # of a file of JSON lines whose size is estimated
 _ALIKE = 1.1  # sizes whose quotient is less may differ by their headers
 _LEAST, _MOST = 0.01, 0.1  # tolerances
 
@@ -186,9 +187,18 @@ def text_column(file: Path) -> str | None:
 
 
 def count_tokens(file: Path, rows: int | None) -> int:
-    """Estimate the tokens of a text, or of the first rows of a file of JSON lines."""
+    """Estimate the tokens of a text, or of the text column in the first rows of a file of JSON lines, or in all."""
+    size, column = file.stat().st_size, text_column(file) if file.suffix == ".jsonl" else None
+    if column is None:
+        return size // _BYTES_PER_TOKEN
     with file.open("rb") as lines:
-        return (file.stat().st_size if rows is None else sum(map(len, islice(lines, rows)))) // _BYTES_PER_TOKEN
+        read = list(islice(lines, _ROWS_READ if rows is None else rows))
+    try:
+        texts = sum(len(str(json.loads(line).get(column) or "").encode()) for line in read if line.strip())
+    except (ValueError, AttributeError, RecursionError):  # reading the dataset names the line
+        return size // _BYTES_PER_TOKEN
+    share = texts / max(1, sum(map(len, read)))
+    return int(share * (size if rows is None else sum(map(len, read)))) // _BYTES_PER_TOKEN
 
 
 def _ask(option: str, looked_for: str, shown: dict[Path, str], *, yes: bool) -> list[Path]:
@@ -447,7 +457,10 @@ def add_pair(session: Measuring, proposal: Proposal, original: str) -> None:
         else ""
     )
     proposal.gates.append(("no_regression", {**arguments, "tolerance": str(tolerance), "against": original}))
-    proposal.reasons.append(f"tolerance {tolerance}: {today}, {bound}{shown}")
+    unlike = ""
+    if -comparison.degradation > _MOST:
+        unlike = f"; check that {original} is its original: rounding gains no {100 * _MOST:g}%"
+    proposal.reasons.append(f"tolerance {tolerance}: {today}, {bound}{shown}{unlike}")
 
 
 def _measure(session: Measuring, model: str, dataset: str, window: Mapping[str, int]) -> Score:

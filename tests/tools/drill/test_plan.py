@@ -3,15 +3,17 @@
 import math
 import time
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.errors import ConfigError, ModelError
+from pytest_lmgate.judge.result import Verdict
+from pytest_lmgate.measure.loop import Log
 from pytest_lmgate.tools.drill.faults import known_faults
-from pytest_lmgate.tools.drill.plan import Drill, next_strength, steps
+from pytest_lmgate.tools.drill.plan import Drill, Finding, next_strength, steps
 
 FAULTS = known_faults()
 
@@ -36,7 +38,11 @@ def test_the_usual_faults_take_four_judged_models_each_at_most() -> None:
 def drill(names: str, seconds: float) -> Drill:
     """Return a drill of one gate whose measurement takes a second, with so many seconds left."""
     guard: Any = SimpleNamespace(model="m", bound=None, healthy=SimpleNamespace(fingerprint="address"))
-    evaluator: Any = SimpleNamespace(can_see=lambda bound, fault: fault.name != "penalty")
+    evaluator: Any = SimpleNamespace(
+        can_see=lambda bound, fault: fault.name != "penalty",
+        sharing_key=lambda bound: "",
+        measurements=SimpleNamespace(log=Log()),
+    )
     unused: Any = None
     faults = [FAULTS[name] for name in names.split()]
     made = Drill(evaluator, unused, [guard], faults, {"address": 1.0}, time.monotonic() + seconds)
@@ -68,3 +74,26 @@ def test_without_a_time_limit_nothing_is_left_out() -> None:
     made = drill("round-first round-last", math.inf)
     made.prepare()
     assert made.left_out == []
+
+
+def test_of_faults_that_take_time_one_is_always_judged() -> None:
+    made, tried = drill("penalty skip noise", math.inf), []
+    made.prepare()
+
+    def judge(found: Finding, strength: int) -> None:
+        tried.append(found.fault.name)
+        found.trials[strength] = cast("Verdict", SimpleNamespace(failed=True))
+
+    made.deadline = time.monotonic() - 1
+    made._judge = judge  # type: ignore[method-assign]
+    made.run()
+    assert set(tried) == {"skip"}
+    assert [fault.name for fault in made.left_out] == ["noise"]
+
+
+def test_a_drill_that_tried_nothing_is_an_error_that_says_why() -> None:
+    made = drill("skip", math.inf)
+    made.prepare()
+    made._judge = lambda found, _: setattr(found, "reason", "nothing can be changed in it")  # type: ignore[method-assign]
+    with pytest.raises(ModelError, match="nothing is known of these gates: skip: nothing can be changed in it"):
+        made.run()

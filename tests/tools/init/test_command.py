@@ -1,5 +1,6 @@
 """What ``lmgate init`` finds, refuses and proposes, before any model is loaded."""
 
+import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from pytest_lmgate.errors import ComparisonError, EngineError
 from pytest_lmgate.metrics.likelihoods import LikelihoodStatistics, perplexity
 from pytest_lmgate.settings.gate_options import Signature
 from pytest_lmgate.tools.init import command as init
-from pytest_lmgate.tools.init.command import add_pair, find_places, propose
+from pytest_lmgate.tools.init.command import add_pair, count_tokens, find_places, propose
 
 
 def write(folder: Path, *files: str, size: int = 10) -> None:
@@ -38,6 +39,16 @@ def test_checkpoints_and_texts_are_found_and_other_files_are_not(tmp_path: Path)
     models, texts = find_places(tmp_path)
     assert [str(path.relative_to(tmp_path)) for path in models] == ["models/a.gguf", "models/b"]
     assert [path.name for path in texts] == ["large.raw", "lines.jsonl", "small.txt"]
+
+
+def test_of_a_table_only_the_text_column_is_counted(tmp_path: Path) -> None:
+    rows = [json.dumps({"id": "x" * 300, "text": "word " * 8, "more": list(range(90))}) for _ in range(2000)]
+    (tmp_path / "table.jsonl").write_text("\n".join(rows))
+    (tmp_path / "plain.txt").write_text("word " * 8 * 2000)
+    assert abs(count_tokens(tmp_path / "table.jsonl", None) / count_tokens(tmp_path / "plain.txt", None) - 1) < 0.01
+    assert count_tokens(tmp_path / "table.jsonl", 20) == 20 * 40 // 4
+    (tmp_path / "damaged.jsonl").write_text(rows[0] + "\n{")
+    assert count_tokens(tmp_path / "damaged.jsonl", None) > 0
 
 
 def test_the_search_ends_in_deep_and_in_wide_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,3 +145,11 @@ def test_a_model_that_is_close_to_its_original_is_gated_against_it() -> None:
     assert found.gates[-1] == ("no_regression", gate)
     for part in ("a is 2.5% better than b today", "the smallest change that this text shows is "):
         assert part in found.reasons[-1]
+    assert "its original" not in found.reasons[-1]
+
+
+def test_a_gain_that_no_rounding_gives_asks_whether_the_other_is_the_original() -> None:
+    both = session(a=("causal", [loss / 2 for loss in BETTER], "t"), b=("causal", GOOD, "t"))
+    found = propose(both, "a", "words", 0.05)
+    add_pair(both, found, "b")
+    assert found.reasons[-1].endswith("check that b is its original: rounding gains no 10%")
