@@ -1,26 +1,17 @@
-"""What a session collects: tests with gates or our fixtures, gates that pytest did not collect, misspelt markers.
-
-The user's fixtures come last: those that measure for tests of two projects, and those that ``lmgate.fixture("name")``
-names. pytest sets such a fixture up with the test's own, and its value stands in the gate.
-"""
+"""What a session collects: tests with gates or our fixtures, gates that pytest did not collect, misspelt markers."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pytest_lmgate.errors import ConfigError
-from pytest_lmgate.plugin import options
-from pytest_lmgate.plugin.private import fixture_definitions, requested_fixtures
 from pytest_lmgate.plugin.yaml_items import asked_files, may_have_gates, placed, registered_marks
 from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.metrics import FIXTURES, MARKER_NAMES, metric_called
-from pytest_lmgate.settings.options import find_project_file
 
 
 def gates_of(item: pytest.Item) -> list[str]:
@@ -38,6 +29,8 @@ def is_measuring(item: pytest.Item) -> bool:
 def mixed_up(gated: Sequence[pytest.Item], measuring: Sequence[pytest.Item]) -> list[str]:
     problems = _same_ids([*gated, *measuring])
     if measuring:
+        from pytest_lmgate.plugin.fixtures import shared_fixtures
+
         problems += shared_fixtures(measuring)
     return problems
 
@@ -219,85 +212,3 @@ def _renamed(name: str, arguments: int, markers: Collection[str]) -> list[str]:
         return []
     metric = metric_called("".join(word for word in words if word not in _ENDS and word not in _FILLERS))
     return [marker for end in [*ends, "min", "max"] if (marker := f"{metric}_{end}") in markers]
-
-
-def shared_fixtures(items: Sequence[pytest.Item]) -> list[str]:
-    """Refuse fixtures that measure once for tests of several projects: names differ between projects."""
-    if not items or options.project_file(items[0].config):
-        return []
-    projects: dict[int, Path | None] = {}
-    problems = []
-    for item in items:
-        requested = requested_fixtures(item)
-        for name, definitions in requested.items():
-            if definitions[-1].scope not in ("session", "package") or not _measures(name, requested):
-                continue
-            own = find_project_file(item.path.parent)
-            if (first := projects.setdefault(id(definitions[-1]), own)) != own:
-                problems.append(
-                    f"the fixture {name!r} has one result for tests of two projects, {first} and {own}: give it the "
-                    "scope 'module', or define it once in each project"
-                )
-    return problems
-
-
-def _measures(name: str, requested: Mapping[str, Sequence[pytest.FixtureDef[Any]]]) -> bool:
-    """Whether a fixture of the user's requests one of ours, directly or not."""
-    if name in FIXTURES:
-        return False
-    needed, todo = set[str](), [name]
-    while todo:  # fixtures that need each other in a circle are pytest's to refuse
-        others = requested[each][-1].argnames if (each := todo.pop()) in requested else ()
-        todo += {*others} - needed
-        needed.update(others)
-    return not FIXTURES.keys().isdisjoint(needed)
-
-
-def naming_fixture(item: pytest.Item, names: Iterable[Any], error: ConfigError) -> ConfigError:
-    """Add a hint to the error of an unknown name if the test has a fixture of that name."""
-    for name in names:
-        is_it = isinstance(name, str) and f"{name!r} is not known" in str(error) and hasattr(item, "fixturenames")
-        if is_it and fixture_definitions(item, name):
-            hint = f"; {name!r} is a fixture: lmgate.fixture({name!r}) stands for its value"
-            return ConfigError(f"{error}{hint}")
-    return error
-
-
-def request_fixture(name: str, item: pytest.Item) -> None:
-    """Have pytest set a fixture up for a test that does not name it among its arguments."""
-    names: list[str] | None = getattr(item, "fixturenames", None)
-    if names is None:
-        raise ConfigError(f"lmgate.fixture({name!r}): a {type(item).__name__} has no fixtures; name a model")
-    if not fixture_definitions(item, name):
-        if name in _parameters(item):
-            raise ConfigError(
-                f"lmgate.fixture: {name!r} is an argument of parametrize, not a fixture: make it one and say "
-                f"indirect=[{name!r}], or give each value its marker by pytest.param(..., marks=...)"
-            )
-        raise ConfigError(
-            f"lmgate.fixture: no fixture {name!r} for this test; pytest --fixtures lists the known fixtures"
-        )
-    if name in names:
-        return
-    if parametrized := _without_parameter(name, item, set()):
-        raise ConfigError(
-            f"lmgate.fixture: fixture {parametrized!r} has params: pytest collects a test once for each of them only "
-            f"if the test asks for the fixture; add {name!r} to the test's arguments or to @pytest.mark.usefixtures"
-        )
-    names.append(name)
-
-
-def _parameters(item: pytest.Item) -> Mapping[str, Any]:
-    return getattr(getattr(item, "callspec", None), "params", {})
-
-
-def _without_parameter(name: str, item: pytest.Item, seen: set[str]) -> str:
-    """Return the first fixture with params, of `name` and those that it needs, that this test does not request."""
-    if name in seen or name in _parameters(item):
-        return ""
-    seen.add(name)
-    definitions = fixture_definitions(item, name)
-    if any(definition.params is not None for definition in definitions[-1:]):
-        return name
-    needed = (other for definition in definitions for other in definition.argnames)
-    return next(filter(None, (_without_parameter(other, item, seen) for other in needed)), "")

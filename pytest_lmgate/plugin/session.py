@@ -32,7 +32,8 @@ from pytest_lmgate.metrics.divergence import Divergence
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import collected_metrics
 from pytest_lmgate.plugin import options
-from pytest_lmgate.plugin.collection import naming_fixture, request_fixture, test_id
+from pytest_lmgate.plugin.collection import test_id
+from pytest_lmgate.plugin.fixtures import naming_fixture, request_fixture
 from pytest_lmgate.plugin.options import update
 from pytest_lmgate.plugin.yaml_items import GateItem, MarkerLines, entry_of
 from pytest_lmgate.report.explanation import explain
