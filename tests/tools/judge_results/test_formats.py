@@ -217,6 +217,8 @@ def test_damaged_rows_of_every_eval_ever_are_errors(tmp_path: Path):
     expect("without sample_id", lambda rows: rows[1].pop("sample_id") and None)
     expect("the rows of one model", lambda rows: rows[0].update(model_id="other"))
     expect("the prompts or targets of 1 of 6", lambda rows: rows[0]["input"].update(formatted="Another template"))
+    # Another run in the same folder is no repeat of the first.
+    expect("expected one run, got", lambda rows: [*rows, *({**row, "evaluation_id": "another"} for row in rows)])
 
     def with_shots(told: dict[str, Any], shots: int) -> None:
         for each in told["evaluation_results"]:
