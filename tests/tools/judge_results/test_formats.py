@@ -284,6 +284,7 @@ def test_lower_scores_of_which_one_side_is_percent_are_an_error_and_no_gain(tmp_
 TABLES = {
     "double rows": ({"id": ["r1"] * 60}, "the row 'r1' is there twice"),
     "NaN": ({"score": ["nan", *RIGHT[1:]]}, "expected a finite number as score"),
+    "the largest float": ({"score": ["1.7976931348623157e308", *RIGHT[1:]]}, "expected a finite number as score"),
     "a text": ({"score": ["good", *RIGHT[1:]]}, "got 'good'"),
     "nothing": ({"score": ["", *RIGHT[1:]]}, "got ''"),
     "a comma": ({"score": ["0,5", *RIGHT[1:]]}, "got '0,5'"),
