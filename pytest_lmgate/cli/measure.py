@@ -179,7 +179,7 @@ def _values(key: str, text: str) -> list[Any]:
         whole = yaml.safe_load(text)
         several = isinstance(whole, str | int) and "," in text and text[0] not in "'\"[{"
         return [yaml.safe_load(item) for item in text.split(",")] if several else [whole]
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):  # the library passes on what int() and date() say of 0x_ and 2024-13-45
         raise typer.BadParameter(f"{key}: expected a value as YAML writes it, got {text!r}") from None
 
 

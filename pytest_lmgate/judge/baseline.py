@@ -248,6 +248,14 @@ class Baselines:
             self._entries = read_baseline(self.path, self._prefix)
         return self._entries
 
+    def id_of(self, file: Path, label: str, rootdir: Path) -> str:
+        """Return the id of a gate in the lmgate.yaml `file`, for a command, which collects nothing.
+
+        It begins with the name of that file, or where an option names the baseline with its place in rootdir.
+        """
+        own, placed = (f"{name}::{label}" for name in (file.name, Path(os.path.relpath(file, rootdir)).as_posix()))
+        return placed if any(gate_of(name) == placed for name in self.read()) else own
+
     def key(self, identity: str, device: str) -> str:
         """Return the name of a gate's entry for a device: with the device's label if an entry of another is there.
 

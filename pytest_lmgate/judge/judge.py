@@ -35,6 +35,7 @@ from pytest_lmgate.measure.binding import Bound, BoundGate, DataRef
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.results import ResultScores
 from pytest_lmgate.measure.targets import PlacesCache
+from pytest_lmgate.metrics.results import require_one_scale
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.gates import Gate, LimitGate, NoRegression
@@ -207,13 +208,15 @@ class Judge:
         candidate = score.require_sample().merged()
         samples = candidate, self.baselines.reference(entry, score, candidate)
         same = bool(score.content) and score.content == entry.content
+        is_read = bool(score.content) and not score.device  # from results, which no hardware of this machine made
         try:
             found = _compared(gate, samples, entry.words, same=same)
+            if is_read and candidate.weights is None:  # else sums are not those of scores
+                require_one_scale(candidate.direction, *(sample.sums[:, 0] / sample.counts for sample in samples))
         except ComparisonError as error:
             raise type(error)(f"{error}{hint}") from None
         self._say_parts(score, samples, entry.words)
         found = replace(found, varies_by=entry.provenance.varies_by or None)
-        is_read = bool(score.content) and not score.device  # from results, which no hardware of this machine made
         return samples, found if is_read else replace(found, notes=self.baselines.notes(entry, score))
 
     def _previous(self, gate: NoRegression, score: Score, entry: BaselineEntry | None) -> PreviousBaseline:

@@ -278,6 +278,11 @@ def bind_gate(
     files = [_results_path(each, names) for each in (bound.model, other)]
     if files[0] is not None and files[0] == files[1]:
         raise ConfigError.of("against", f"it reads the same results, {files[0]}, so the gate could never fail")
+    if other is not None and other.spec is not None and other == bound.model and not getattr(gate, "same", False):
+        raise ConfigError.of(
+            "against",
+            f"{other.name!r} is the gate's own model, so the gate could never fail; if meant, write same: true",
+        )
     with naming_argument("against"):
         return BoundGate(gate, bound, bind(what, names, metrics))
 

@@ -17,10 +17,12 @@ from pytest_lmgate.data.tags import Tags
 from pytest_lmgate.errors import ComparisonError, MetricInputError
 from pytest_lmgate.metrics.score import Score, ScoredRow
 from pytest_lmgate.settings.gate_options import Signature
+from pytest_lmgate.settings.metrics import Direction
 from pytest_lmgate.stats.sample import ByRow, Sample, Scale, cluster_numbers
 
 _IN_SIGNATURE = ("task_version", "number_of_shots")
 _SHORT = 200  # characters of a fact that a baseline keeps as it is
+_TENFOLD = 10  # a percentage is larger than a share by as much, even if that is of a model ten times as bad
 
 
 def scores_of(new: Series, old: Series | None = None) -> Iterator[Score]:
@@ -36,11 +38,8 @@ def scores_of(new: Series, old: Series | None = None) -> Iterator[Score]:
     rights, lowest = bool(((known == 0) | (known == 1)).all()), 0.0 if known.min() >= 0 else -math.inf
     ends = rights or (new.direction == "higher" and lowest == 0 and known.max() <= 1)
     scale = Scale(new.direction, lowest=lowest, highest=1.0 if ends else math.inf, of_rows=True)
-    if lowest == 0 and new.direction == "higher" and known[-1].max() <= 1 < known[0].max():
-        raise ComparisonError(
-            f"the reference's scores are from 0 to 1, the candidate's up to {known[0].max():g}: was one of the two "
-            "written as percent, or by another metric of this name?"
-        )
+    if old is not None:
+        require_one_scale(new.direction, *known)
     signature, identity = signature_of(new), identity_of_series(new)
     groups = [part.task for part in new.parts for _ in part.rows] if new.weights == "task" else None
     clusters = cluster_numbers([row.unit for row in new.rows], len(new.rows))  # of a pair the same on both sides
@@ -61,6 +60,26 @@ def scores_of(new: Series, old: Series | None = None) -> Iterator[Score]:
             cached=True,
             sample=sample.identified(signature=signature, **identity),
             show_row=lambda at, rows=series.rows: _shown(rows[at], at),  # type: ignore[misc]  # bound to this side
+        )
+
+
+def require_one_scale(direction: Direction, now: Floats, then: Floats) -> None:
+    """Refuse scores of rows of which one side is written as percent, so that the candidate looks better than it is.
+
+    Lower scores may be below 1 by themselves, but mean and maximum are not a tenth of what they were.
+    """
+    is_percent = now.min() >= 0 and then.min() >= 0
+    if direction == "higher":
+        is_percent &= then.max() <= 1 < now.max()
+    else:
+        is_percent &= 0 < now.mean() <= 1 < then.max()
+        is_percent &= all(
+            _TENFOLD * one <= other for one, other in ((now.mean(), then.mean()), (now.max(), then.max()))
+        )
+    if is_percent:
+        raise ComparisonError(
+            f"the reference's scores are up to {then.max():g}, the candidate's up to {now.max():g}: was one of the two "
+            "written as percent, or by another metric of this name?"
         )
 
 

@@ -161,12 +161,18 @@ def _decode(document: _Document) -> ProjectSpec:
         own = convert({key: top[key] for key in ("devices", "label") if top.get(key) is not None}, ProjectSpec)
     except ConfigError as error:
         raise ConfigError(f"{document.at([error.argument.partition('.')[0]])}: {error.detail}") from None
-    return msgspec.structs.replace(
+    spec = msgspec.structs.replace(
         own,
         defaults=document.entry(_of_models(document, top), Defaults, "defaults"),
         models=document.entries(top.get("models"), ModelSpec, "models"),
         datasets=document.entries(top.get("datasets"), DatasetSpec, "datasets"),
     )
+    if "baseline" in spec.models:
+        raise ConfigError(
+            f"{document.at(['models', 'baseline'])}: expected another name, since against: baseline is the committed "
+            "baseline and would not measure this model"
+        )
+    return spec
 
 
 def _of_models(document: _Document, top: dict[Any, Any]) -> dict[str, Any]:

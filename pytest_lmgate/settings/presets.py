@@ -62,6 +62,7 @@ _PART_BEFORE = re.compile(
     r"\s*(?:(?:hundred|thousand|million|billion|trillion|lakh|crore|dozen)\b|[百千万億亿年月日만억])"
     r"|\s*(?:[-+*/\u00d7÷·^±]|\\(?:times|cdot|div))\s*(?:[a-z]\b|\(|\\)"
 )
+_NOT = re.compile(r"(?i)(?:\bnot|n['\u2019]t|\brather\sthan|\binstead\sof)\s+\Z")  # 12 and not 13
 _CJK = "[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"  # which writes no blanks around numbers
 
 
@@ -74,7 +75,9 @@ def last_number(text: str) -> str:
     for word in reversed(words):
         core = re.sub(r"^[^\w+.\\√±-]+|[^\w%°+*/^\\(-]+$", "", word[0])
         before, after = _before(word, text), text[word.end() : word.end() + _NEAR]
-        if _NAME.fullmatch(core) or _LABEL.search(before) or (_UNIT.fullmatch(core) and re.search(r"\d\s*\Z", before)):
+        if _NAME.fullmatch(core) or _LABEL.search(before) or _NOT.search(before):
+            continue
+        if _UNIT.fullmatch(core) and re.search(r"\d\s*\Z", before):
             continue
         found = _NUMBER.fullmatch(core)
         if found is None or (found["sign"] and found["inner"]) or _is_part(found, before, after):

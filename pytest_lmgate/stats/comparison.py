@@ -254,7 +254,7 @@ def needed(n: int, visible: float, distance: float) -> int | None:
 
     The visible change falls as the inverse square root of the targets. None if no text is enough.
     """
-    if visible > distance * _MOST_TIMES**0.5:
+    if not math.isfinite(visible) or visible > distance * _MOST_TIMES**0.5:
         return None
     return math.ceil(n * (visible / distance) ** 2)
 

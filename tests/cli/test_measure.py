@@ -20,6 +20,7 @@ from tests.tools.fix.test_costs import rounded, text
         (("ppl", "-o", "strid=8"), "strid: unknown argument (did you mean 'stride'?)"),
         (("ppl", "--stride", "8,[16"), "stride: expected a value as YAML writes it, got '8,[16'"),
         (("ppl", "-o", "max-length={"), "max_length: "),
+        (("ppl", "--stride", "2024-13-45"), "stride: expected a value as YAML writes it, got '2024-13-45'"),
         (("ppl", "-o", "stride=8", "--stride", "8"), "got 'stride=8'"),
         (("perplexity",), "(did you mean 'ppl'?)"),
         (("keyword_recall",), "only pytest knows metrics that a conftest.py registers"),

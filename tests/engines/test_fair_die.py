@@ -155,6 +155,14 @@ def test_a_worse_model_fails_no_regression_and_an_equal_one_is_an_error(dice: _P
     against_six("twin").expect(1).says("FAIL")
 
 
+def test_a_model_is_not_its_own_reference_even_if_its_engine_gives_no_digest(dice: _Project) -> None:
+    dice.write(conftest=TWIN.replace("open=lambda: Die(7)", "content=None"))
+    dice.add(twin="{backend: twin, path: six.die}")
+    gate = "no_regression: {metric: ppl, model: twin, dataset: text, tolerance: 1%, against: twin"
+    dice.judge(f"{gate}}}").expect(4).says("against: 'twin' is the gate's own model")
+    dice.judge(f"{gate}, same: true}}").expect(0)
+
+
 BROKEN = """
     from pytest_lmgate.engines.base import SAMPLING, Backend, Model, Runner
     from pytest_lmgate.windows.tokens import TokenizerFacts

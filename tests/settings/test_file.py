@@ -73,6 +73,7 @@ TEXTS = "datasets: {a: {path: x.csv, prompt: '{q}', references: r"
         ("modles: {}", "modles", "'models'"),
         ("models: []", "models", "got a list"),
         ("models: {no: {path: x}}", "models", "got False"),
+        ("models: {baseline: {path: x}}", "models.baseline", "expected another name"),
         ("models: {a: models/a}", "models.a", "{path: models/a}"),
         ("datasets: {a: hub:org/a}", "datasets.a", "{hub: org/a}"),
         ("models: {a: }", "models.a", "none of them"),

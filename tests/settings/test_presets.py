@@ -8,6 +8,8 @@ from pytest_lmgate.settings.extraction import INVALID, Answer, extracted, read_e
 from pytest_lmgate.settings.presets import READINGS, boxed, last_number, letter
 
 LAST_NUMBERS = [
+    ("The total is 12 (not 13).", "12"), ("It is 10, because 5*2 is 10 and not 12.", "10"), ("It isn't 5.", ""),
+    ("She pays 3 instead of $4.", "3"), ("It is not 5 but 6.", "6"),
     ("The change is −5.", "-5"), ("So x = −12", "-12"), ("It is .5", ".5"), ("= .25", ".25"),
     ("There were 500 cases of COVID-19.", "500"), ("The disease is COVID-19.", ""), ("The answer is 42.", "42"),
     ("**42**", "42"), ("The total is **$1,234.50**.", "1,234.50"), ("#### 18", "18"),

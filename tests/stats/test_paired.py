@@ -313,6 +313,14 @@ def test_a_degradation_on_the_tolerance_is_decided_by_no_amount_of_text() -> Non
     assert (found.decision, found.degradation, found.needed) == ("inconclusive", 0.5, None)
 
 
+def test_noise_beyond_the_largest_float_leaves_open_how_much_text_would_decide() -> None:
+    counts, reference = np.full(40, 10), np.full(40, 20.0)
+    candidate = counts * (705 + np.arange(40) % 3)  # perplexities of 1e306
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = compare_means(candidate, reference, counts, scale=PERPLEXITY, tolerance=Tolerance(1.5, relative=False))
+    assert (found.decision, found.needed) == ("inconclusive", None)
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("side", ["candidate", "reference", "both"])
 def test_nan_and_infinity_are_errors_that_name_the_side(value: float, side: str) -> None:

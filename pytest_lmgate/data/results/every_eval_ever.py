@@ -23,6 +23,7 @@ def read(path: Path, columns: rows.Columns) -> rows.ResultRun | None:
     tasks: dict[str, rows.Collected] = defaultdict(rows.Collected)
     told: dict[tuple[str, ...], rows.Json] = {}  # of each metric of a task
     seen: Counter[tuple[str, ...]] = Counter()
+    runs: dict[tuple[str, ...], str] = {}  # of each sample
     models, versions = set(), set()
     for file in rows.files_of(path, "*.jsonl", *_SEEN):
         results = _aggregate(file)
@@ -36,6 +37,9 @@ def read(path: Path, columns: rows.Columns) -> rows.ResultRun | None:
             metric, _, filter_ = result.partition(":")
             sample = task, metric, filter_, str(row["sample_id"])
             seen[sample] += 1
+            run = str(row["evaluation_id"])
+            if (other := runs.setdefault(sample, run)) != run:
+                raise DataError(f"{where}: expected one run, got {other} and {run} of one task: name the file of one")
             told[sample[:3]] = results.get(result, {})
             made = _row(row, where, seen[sample])
             tasks[task].add(metric, filter_, row["evaluation"].get("score"), made, where)

@@ -36,6 +36,7 @@ _LOWER = {"loss", "error", "errors", "perplexity", "ppl", "wer", "cer", "ter", "
 _HIGHER = {"acc", "accuracy", "exact", "match", "em", "f", "rouge", "correct", "pass", "includes", "recall",
            "precision"}  # fmt: skip
 _NO_MEANS = ("perplexity", "bits_per_byte")
+_INFINITE = 1e100  # what tools write for infinity is larger, and its squares have no sum
 Json = Mapping[str, Any]
 Weights = Literal["size", "task"]
 Texts = tuple[str, str, str]
@@ -267,7 +268,7 @@ class Collected:
 
     def add(self, metric: str, filter_: str, score: object, row: ResultRow, where: object) -> None:
         """Add a row with its score; a list or mapping in place of one is of a metric of the whole corpus."""
-        if isinstance(score, (int, float)) and math.isfinite(score):
+        if isinstance(score, (int, float)) and -_INFINITE < score < _INFINITE:
             row = replace(row, score=float(score))
         elif not isinstance(score, (list, dict)):
             hint = "; a failed request is not a wrong answer" if score is None else ""

@@ -386,7 +386,7 @@ def _keep_variation(entry: YamlGate, name: str, calibration: Calibrated, project
 
     path = root().baseline(None)
     baselines = Baselines(path, label=project.spec.label, alike=project.spec.devices)
-    key = baselines.key(f"{entry.file.name}::{name}", calibration.device)
+    key = baselines.key(baselines.id_of(entry.file, name, root().folder), calibration.device)
     values = [float(run.score) for run in calibration.runs]
     varies_by = max(values) - min(values)
 

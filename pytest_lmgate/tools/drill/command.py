@@ -122,7 +122,11 @@ def _run(
     with contextlib.closing(FaultyEvaluator(session.project, options, log)) as evaluator:
         baselines = Baselines(baseline, label=spec.label, alike=spec.devices)
         judge = DrillJudge(evaluator, options, baselines)
-        bound = {name: (f"{gate.file.name}::{name}", evaluator.bind_gate(gate.gate)) for name, gate in gates.items()}
+        folder_of_ids = console.root().folder
+        bound = {
+            name: (baselines.id_of(gate.file, name, folder_of_ids), evaluator.bind_gate(gate.gate))
+            for name, gate in gates.items()
+        }
         guards = guards_of(evaluator, judge, bound)
         seconds = {entry.address: float(entry.facts.get("seconds", 0)) for entry in find_entries(folder)}
         made = Drill(evaluator, judge, guards, faults, seconds, deadline)

@@ -97,10 +97,11 @@ class SideBySide:
     pairs: Sequence[Pair]
     only_before: Sequence[str]
     only_after: Sequence[str]
+    failing: Sequence[str] = ()  # of those in the later run only, the gates that fail the build
 
     @property
     def is_worse(self) -> bool:
-        return any(pair.is_worse for pair in self.pairs)
+        return bool(self.failing) or any(pair.is_worse for pair in self.pairs)
 
     @property
     def counts(self) -> str:
@@ -126,6 +127,7 @@ def side_by_side(names: tuple[str, str], before: Mapping[str, Verdict], after: M
         sorted(pairs, key=lambda pair: pair.rank),
         [name for name in before if name not in after],
         [name for name in after if name not in before],
+        [name for name in after if name not in before and after[name].fails],
     )
 
 
@@ -211,9 +213,9 @@ def _notes(compared: SideBySide) -> list[str]:
         if pair.why
     ]
     notes += [f"only in {escape_controls(compared.names[0])}: {excerpt(name, _NAME)}" for name in compared.only_before]
-    return notes + [
-        f"only in {escape_controls(compared.names[1])}: {excerpt(name, _NAME)}" for name in compared.only_after
-    ]
+    after = f"only in {escape_controls(compared.names[1])}: "
+    notes += [f"{after}{excerpt(name, _NAME)}, which fails" for name in compared.failing]
+    return notes + [f"{after}{excerpt(name, _NAME)}" for name in compared.only_after if name not in compared.failing]
 
 
 def _sign(pair: Pair) -> str:

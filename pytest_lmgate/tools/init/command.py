@@ -112,7 +112,8 @@ def init(
     names: dict[Path, str] = {}
     for path in [*chosen, *pairs.values()]:
         name = path.resolve().name if path.is_dir() else path.resolve().stem
-        names.setdefault(path, f"{name}-{len(names) + 1}" if name in names.values() else name)
+        is_taken = name in ("baseline", *names.values())  # against: baseline is the committed one
+        names.setdefault(path, f"{name}-{len(names) + 1}" if is_taken else name)
     models = {name: {"path": _relative(path, folder)} for path, name in names.items()}
     column = text_column(text) if text.suffix == ".jsonl" else None
     entry = {"path": _relative(text, folder), "text": None if column == "text" else column, "limit": rows}

@@ -155,6 +155,16 @@ def test_the_project_is_as_before_with_its_cache_and_baseline_and_gates_turn_red
     assert KL in red
 
 
+def test_the_baseline_is_the_one_that_pytests_settings_name_whose_ids_are_relative_to_rootdir(
+    made: Path, tmp_path: Path
+) -> None:
+    gate = "  - no_regression: {metric: ppl, model: float, dataset: rows, tolerance: 2%}\n"
+    with in_copy(made, tmp_path / "models", gate):
+        (tmp_path / "pytest.ini").write_text("[pytest]\nlmgate_baseline = kept.json\n")
+        Project(tmp_path).run("--lmgate-update").expect(0)
+        assert findings("--faults", "round-last")
+
+
 @pytest.mark.parametrize(
     "place", ["pytest_lmgate.engines.transformers.runner.release", "pytest_lmgate.judge.judge.Judge.judge"]
 )

@@ -52,6 +52,14 @@ def both(tmp_path: Path) -> tuple[Path, Path]:
     return before, after
 
 
+def test_a_gate_of_the_later_run_alone_that_fails_is_worse(tmp_path: Path) -> None:
+    before, gates = report(tmp_path / "before.json", gate("a", 9.0)), [gate("a", 9.0), gate("b", 9.0), gate("c", 9.0)]
+    done = lmgate(before, report(tmp_path / "after.json", *gates))
+    assert (done.exit_code, "test_int8::c, which fails" in done.output) == (0, False)
+    done = lmgate(before, report(tmp_path / "after.json", *gates[:2], gate("c", 20.0, "fail")), "--markdown")
+    assert (done.exit_code, done.output[0], "test_int8::c, which fails" in done.output) == (1, "❌", True)
+
+
 def test_what_fails_now_or_is_worse_beyond_noise_stands_first_and_fails(
     both: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -217,6 +217,8 @@ def test_damaged_rows_of_every_eval_ever_are_errors(tmp_path: Path):
     expect("without sample_id", lambda rows: rows[1].pop("sample_id") and None)
     expect("the rows of one model", lambda rows: rows[0].update(model_id="other"))
     expect("the prompts or targets of 1 of 6", lambda rows: rows[0]["input"].update(formatted="Another template"))
+    # Another run in the same folder is no repeat of the first.
+    expect("expected one run, got", lambda rows: [*rows, *({**row, "evaluation_id": "another"} for row in rows)])
 
     def with_shots(told: dict[str, Any], shots: int) -> None:
         for each in told["evaluation_results"]:
@@ -261,15 +263,34 @@ def test_scores_that_no_name_explains_need_a_direction(tmp_path: Path):
     assert judge(old, new, *COLUMNS, "--better=lower").code == 0
 
 
+def test_lower_scores_of_which_one_side_is_percent_are_an_error_and_no_gain(tmp_path: Path):
+    errors = [0.1 + at / 100 for at in range(60)]
+    for name, (before, after), code in (
+        ("rates", (100, 1.5), 3),
+        ("outliers", (100, 2), 3),  # the rate of wrong words may be above 1
+        ("gain", (1, 0.01), 0),
+        ("loss", (8, 1), 0),
+        ("none wrong", (100, 0), 0),
+    ):
+        files = [
+            table(tmp_path / f"{name}-{side}.csv", [factor * each for each in errors], "wer")
+            for side, factor in (("old", before), ("new", after))
+        ]
+        found = judge(*files, "--id=id", "--score=wer")
+        assert found.code == code, name
+        assert ("written as percent" in found.text) == (code == 3), name
+
+
 TABLES = {
     "double rows": ({"id": ["r1"] * 60}, "the row 'r1' is there twice"),
     "NaN": ({"score": ["nan", *RIGHT[1:]]}, "expected a finite number as score"),
+    "the largest float": ({"score": ["1.7976931348623157e308", *RIGHT[1:]]}, "expected a finite number as score"),
     "a text": ({"score": ["good", *RIGHT[1:]]}, "got 'good'"),
     "nothing": ({"score": ["", *RIGHT[1:]]}, "got ''"),
     "a comma": ({"score": ["0,5", *RIGHT[1:]]}, "got '0,5'"),
     "other prompts": ({"prompt": ["q?"] * 59 + ["other?"]}, "the prompts or targets of 1 of 60 rows differ"),
     "other ids": ({"id": [f"r{at + 1}" for at in range(60)]}, "1 only in OLD (r0)"),
-    "percent": ({"score": [100 * each for each in RIGHT]}, "from 0 to 1, the candidate's up to 100"),
+    "percent": ({"score": [100 * each for each in RIGHT]}, "up to 1, the candidate's up to 100: was one of the two"),
     "no id": ({"id": ["", *[f"r{at}" for at in range(1, 60)]]}, "expected a text or a whole number"),
 }
 

@@ -199,6 +199,18 @@ def test_the_baseline_takes_results_and_judges_what_comes_later(tmp_path: Path):
     assert (code, label in text) == (0, True), text
 
 
+@pytest.mark.parametrize(("column", "before", "after"), [("correct", 1, 60), ("wer", 100, 1.1)])
+def test_scores_in_percent_beside_a_baseline_of_shares_or_the_other_way_round_are_an_error(
+    column: str, before: float, after: float, tmp_path: Path
+):
+    project = gated(tmp_path, no_regression("2%", metric=column, dataset="table"), int8=scored("rows.csv", column))
+    for factor, code in ((before, 0), (after, 1)):
+        table(tmp_path / "rows.csv", [factor * right for right in outcomes()], column)
+        outcome, _ = session(project, *["--lmgate-update"] * (code == 0))
+        outcome.expect(code)
+    outcome.says("written as percent", "update the baseline with --lmgate-update")
+
+
 ANOTHER_RUN: dict[str, tuple[Callable[[dict[str, Any]], Any], str, str]] = {
     "version": (lambda told: told["versions"].update(gsm8k=4.0), "task version (", "task_version:3.0"),
     "shots": (lambda told: told["n-shot"].update(gsm8k=2), "number of shots (", "shots:1"),
