@@ -178,7 +178,7 @@ DAMAGED: dict[str, tuple[Change, str]] = {
     "more rows": (samples("arc_easy", lambda rows: [*rows, {**rows[0], "doc_id": 99, "doc_hash": "x"}]),
         "1 only in NEW (99)"),
     "double rows": (samples("arc_easy", lambda rows: [*rows, rows[0]]), "the row '0' is there twice"),
-    "NaN": (samples("arc_easy", first(acc=float("nan"))), "not JSON"),
+    "NaN": (samples("arc_easy", first(acc=float("nan"))), "got NaN or Infinity"),
     "a score as text": (samples("arc_easy", first(acc="1.0")), "expected a finite number as score, got '1.0'"),
     "no score": (samples("arc_easy", first(acc=None)), "a failed request is not a wrong answer"),
     "a failed request": (samples("gsm8k", first(filtered_resps=[None])), "the model gave no response"),
