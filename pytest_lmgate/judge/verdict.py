@@ -127,9 +127,10 @@ def row_changes(samples: Samples, found: Comparison) -> tuple[str, ...]:
     lower, higher = int((now < then).sum()), int((now > then).sum())
     if candidate.outcomes is None or reference.outcomes is None:
         return (f"{lower:,} row{'s' * (lower != 1)} with a lower score, {higher:,} with a higher one",)
-    text = f"{lower:,} {'row was' if lower == 1 else 'rows were'} right and now wrong, {higher:,} the other way round"
+    lost, gained = (lower, higher) if candidate.direction == "higher" else (higher, lower)
+    text = f"{lost:,} {'row was' if lost == 1 else 'rows were'} right and now wrong, {gained:,} the other way round"
     is_independent = found.clusters == len(now)
-    return (f"{text} (McNemar's exact two-sided p = {mcnemar(lower, higher):.4g})" if is_independent else text,)
+    return (f"{text} (McNemar's exact two-sided p = {mcnemar(lost, gained):.4g})" if is_independent else text,)
 
 
 def require_a_share(tolerance: Tolerance, reference: float, against: str, direction: str) -> None:

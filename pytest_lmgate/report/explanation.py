@@ -95,7 +95,7 @@ def _compared(verdict: Verdict, comparison: Comparison, name: str) -> list[str]:
         *_facts(
             ("degraded", f"{degradation(comparison)}{level}"),
             ("verdict", conclusion(verdict)),
-            ("noise", _noise(comparison.clusters, comparison.clustered_by, comparison.bounds)),
+            ("noise", _noise(verdict, comparison)),
             ("power", power),
             ("bootstrap", p_value),
             ("runs", _within_runs(comparison)),
@@ -143,7 +143,7 @@ def _of_bounds(verdict: Verdict, bounded: Bounded) -> str:
     level = f"{100 * bounded.confidence:.15g}%"
     if bounded.lower is None or bounded.upper is None:
         return f"inconclusive: {undecidable(verdict)}"
-    noise = _noise(bounded.clusters, bounded.clustered_by, bounded.bounds)
+    noise = _noise(verdict, bounded)
     bounds = f"{interval(bounded.lower, bounded.upper)} ({noise})"
     if verdict.verdict in ("pass", "fail"):
         side = "within" if verdict.verdict == "pass" else "beyond"
@@ -154,9 +154,17 @@ def _of_bounds(verdict: Verdict, bounded: Bounded) -> str:
     return f"{text}; about {bounded.needed:,} {verdict.unit}s would settle it" if bounded.needed else text
 
 
-def _noise(clusters: int, clustered_by: str, rule: Rule | None) -> str:
-    shown = counted(clusters, clustered_by.removesuffix("s")) + (" of text" if clustered_by == "blocks" else "")
-    return "" if rule is None else f"from {shown}, {_RULES[rule]}"
+def cluster_name(verdict: Verdict, found: Comparison | Bounded) -> str:
+    """Return what the noise is between: a block, a row, or a cluster of some of the rows that are scored."""
+    if found.clustered_by == "blocks":
+        return "block"
+    return "cluster" if verdict.unit == "row" and found.clusters != verdict.n else "row"
+
+
+def _noise(verdict: Verdict, found: Comparison | Bounded) -> str:
+    name = cluster_name(verdict, found)
+    more = {"block": " of text", "cluster": " of rows"}.get(name, "")
+    return "" if found.bounds is None else f"from {counted(found.clusters, name)}{more}, {_RULES[found.bounds]}"
 
 
 def _of_comparison(verdict: Verdict, comparison: Comparison) -> str:

@@ -22,7 +22,7 @@ from pytest_lmgate.judge.histogram import ChangeHistogram
 from pytest_lmgate.judge.result import PastRun, Results, Verdict, worst_first
 from pytest_lmgate.report.explanation import attribution_lines, explain
 from pytest_lmgate.report.text import excerpt, shortened
-from pytest_lmgate.report.wording import Row, counts, names, rounded, run_facts, when
+from pytest_lmgate.report.wording import Row, headline, names, rounded, run_facts, when
 
 _NAME, _LINE, _UNIT, _WIDTH = 300, 2000, 100, 140  # characters
 _HEIGHT = 60
@@ -37,7 +37,7 @@ def html_report(results: Results) -> str:
     name_of = dict(zip((verdict.id for verdict in results.verdicts), names(results.verdicts), strict=True))
     return rendered(
         "page.html",
-        counts=counts(results.verdicts),
+        counts=headline(results),
         run={key: shortened(escape_controls(text), _LINE) for key, text in run_facts(results).items()},
         fails=sum(verdict.fails for verdict in results.verdicts),
         outcomes=[(name, sum(verdict.outcome == name for verdict in results.verdicts)) for name in _OUTCOMES],

@@ -22,7 +22,7 @@ from pytest_lmgate.errors import escape_controls
 from pytest_lmgate.judge.result import OUTCOMES, Results, Verdict, worst_first
 from pytest_lmgate.report.explanation import explain
 from pytest_lmgate.report.text import counted, excerpt, shortened
-from pytest_lmgate.report.wording import Row, counts, names, run_facts
+from pytest_lmgate.report.wording import Row, headline, names, run_facts
 
 _SIZE = 450_000
 """Bytes of all rows, and of all explanations: GitHub refuses a step summary above 1 MiB, a comment above 64 KiB."""
@@ -38,7 +38,7 @@ def markdown_report(results: Results) -> str:
     name_of = dict(zip((verdict.id for verdict in results.verdicts), names(results.verdicts), strict=True))
     ordered = worst_first(results.verdicts)
     to_explain = [verdict for verdict in ordered if verdict.verdict != "pass"]
-    parts = [f"**{counts(results.verdicts)}**"]
+    parts = [f"**{headline(results)}**"]
     facts = [f"{key} {code(text, _LINE)}" for key, text in run_facts(results).items()]
     if facts:
         parts.append(" · ".join(facts))

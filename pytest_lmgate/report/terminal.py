@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_lmgate.judge.result import FixtureCall, PreviousBaseline, Verdict, worst_first
 from pytest_lmgate.metrics.score import distinct
-from pytest_lmgate.report.explanation import conclusion, explain, undecidable, unseen
+from pytest_lmgate.report.explanation import cluster_name, conclusion, explain, undecidable, unseen
 from pytest_lmgate.report.text import byte_size, counted, table
 from pytest_lmgate.report.wording import Row, answer_counts, counts, interval, names, number, size, tolerance
 
@@ -100,16 +100,18 @@ def _few(verdicts: Sequence[Verdict]) -> list[str]:
     """Say how many verdicts have fewer than 30 rows or targets, with much chance in them."""
     # A verdict without a rule rests on no rows: both are the same measurement passes with any number of them.
     tested = [
-        comparison
+        (verdict, found)
         for verdict in verdicts
-        if (comparison := verdict.comparison or verdict.bounded) is not None
-        and (verdict.verdict == "inconclusive" or comparison.bounds is not None)
+        if (found := verdict.comparison or verdict.bounded) is not None
+        and (verdict.verdict == "inconclusive" or found.bounds is not None)
     ]
-    rows = [comparison.clusters for comparison in tested if comparison.clustered_by == "rows"]
+    numbers: dict[str, list[int]] = {"row": [], "cluster": [], "block": []}
+    for verdict, found in tested:
+        numbers[cluster_name(verdict, found)].append(found.clusters)
     targets = [verdict.n for verdict in verdicts if verdict.n is not None and verdict.unit != "row"]
     lines = []
-    for unit, numbers in (("rows", rows), ("targets", targets)):
-        if few := [number for number in numbers if number < _FEW]:
+    for unit, known in (("rows", numbers["row"]), ("clusters", numbers["cluster"]), ("targets", targets)):
+        if few := [number for number in known if number < _FEW]:
             have = "has" if len(few) == 1 else "have"
             fewer = f"fewer than {_FEW} (min {min(few)})"
             lines.append(f"few {unit}: {counted(len(few), 'gate')} {have} {fewer}: only large changes can be detected")

@@ -188,6 +188,12 @@ def counts(verdicts: Sequence[Verdict]) -> str:
     return f"{counted(len(verdicts), 'gate')}: {text}" if verdicts else "0 gates"
 
 
+def headline(results: Results) -> str:
+    """Return the number of gates by verdict, and of problems, which fail a run whose gates all pass."""
+    problems = f"; {counted(len(results.problems), 'problem')}" if results.problems else ""
+    return f"{counts(results.verdicts)}{problems}"
+
+
 _IID = ", iid stderr (tokens as independent)"
 # Each line of figures; those of the probabilities are shown as percentages.
 _SHOWN = (

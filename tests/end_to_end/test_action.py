@@ -140,7 +140,8 @@ def test_arguments_with_spaces_and_quotes_are_words_and_run_nothing(gated: DiceP
 def test_what_ends_before_a_verdict_says_so_on_the_pull_request(gated: DiceProject, github: GitHub) -> None:
     gated.change("limit: 6.01", "limt: 6.01")
     github.run(gated.folder, arguments="-n 1").expect(False).says("::error title=lmgate::", "did you mean 'limit'?)")
-    for text in ("**pytest ended with exit code 4**", "**0 gates**", "gates[0].ppl_max.limt: unknown argument"):
+    said = "**pytest ended with exit code 4**", "**0 gates; 1 problem**", "gates[0].ppl_max.limt: unknown argument"
+    for text in said:
         assert text in github.comments[0]
     gated.write(test_other="def test_other(): pass")
     github.run(gated.folder, arguments="test_other.py").expect(False)

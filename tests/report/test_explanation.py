@@ -68,6 +68,8 @@ SAID_IF: list[tuple[dict[str, Any], str, str]] = [  # the parts that are said an
     ({**_OPEN, "value": 16.0, "unit": "row", "n": 20, "comparison": _EQUAL},
      "52 rows without a change to show less than 0.05|\n  noise      from 20 rows, by Tango's test\n",
      "would settle it"),
+    ({**_OPEN, "value": 16.0, "unit": "row", "n": 40, "comparison": _EQUAL},
+     "noise      from 20 clusters of rows, by Tango's test\n", "20 rows"),
     ({**_OPEN, "comparison": _SEEN}, _POWER, ""),
     ({**_OPEN, "comparison": replace(_SEEN, detectable=0.04)}, "", _POWER),
     ({"verdict": "fail", "comparison": _SEEN}, "", _POWER),

@@ -13,6 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from pytest_lmgate.judge.result import Verdict
 from pytest_lmgate.report.explanation import explain
+from pytest_lmgate.report.page import html_report
 from pytest_lmgate.report.services import github_annotations, markdown_report, openmetrics_report
 from tests.judge.records import results_of
 from tests.report.hostile import HOSTILE, hostile_results
@@ -35,6 +36,12 @@ def _cells(tokens: list[Token]) -> list[list[Token]]:
 
 def _fenced(tokens: list[Token]) -> list[str]:
     return [token.content for token in tokens if token.type == "fence"]
+
+
+def test_the_counts_of_a_run_that_fails_beside_its_gates_say_so(passed: Verdict) -> None:
+    results = results_of([passed], problems=("no shard has a verdict of a", "no shard has a verdict of b"))
+    assert markdown_report(results).startswith("**1 gate: 1 pass; 2 problems**\n")
+    assert '<h1 id="counts" class="bad">1 gate: 1 pass; 2 problems</h1>' in html_report(results)
 
 
 def test_counts_come_first_then_a_table_with_failures_first_then_explanations(

@@ -56,6 +56,8 @@ def test_verdicts_on_fewer_than_30_rows_are_counted_in_one_line(passed: Verdict)
     assert line.startswith("few rows: 2 gates have fewer than 30 (min 12)")
     (line,) = _few(_compared(passed, 5))
     assert line.startswith("few rows: 1 gate has fewer than 30 (min 5)")
+    (line,) = _few(_compared(replace(passed, n=40, unit="row"), 20))
+    assert line.startswith("few clusters: 1 gate has fewer than 30 (min 20)")
     (line,) = _few(replace(passed, n=29), _compared(replace(passed, n=3), 5, clustered_by="blocks"), passed)
     assert line.startswith("few targets: 2 gates have fewer than 30 (min 3)")
     assert _few(replace(passed, n=3, unit="row")) == []

@@ -137,7 +137,7 @@ def _told(task: str, results: rows.Json, settings: str, metric: str, filter_: st
     metrics = [each for each in config.get("metric_list") or () if each.get("metric") == metric]
     filters = [each for each in config.get("filter_list") or () if each.get("name") == filter_]
     shots = results.get("n-shot", {}).get(task)
-    seed = results.get("config", {}).get("fewshot_seed") if shots else 0
+    seed = results.get("config", {}).get("fewshot_seed") if shots else "none"  # of no examples
     facts = rows.Facts(
         task_version=str(results.get("versions", {}).get(task)),
         metric_definition=rows.canonical([metrics, config.get("process_results"), config.get("output_type")]),

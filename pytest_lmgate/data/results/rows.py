@@ -7,6 +7,7 @@ nothing in them is run or unpickled, nothing is unpacked to disk, and what is re
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -286,7 +287,7 @@ class Collected:
                 refused = "it is not a mean over rows"
             elif said.value is not None and not _is_same(said.value, mean):
                 refused = f"the tool's value is {said.value:.6g}, the mean of its rows {mean:.6g}: "
-                refused += "rows are missing, or it is not a mean over rows"
+                refused += "rows are missing or there twice, or it is not a mean over rows"
             found.append(
                 Series(
                     task=task,
@@ -359,6 +360,9 @@ def from_json(text: bytes, where: object, decode: Callable[[bytes], Any] = msgsp
     except msgspec.ValidationError as error:
         raise DataError(f"{where}: not what this format has there: {error}") from None
     except (msgspec.DecodeError, ValueError) as error:
+        with contextlib.suppress(ValueError, RecursionError):
+            json.loads(text)  # which takes NaN, as Python's tools write it
+            raise DataError(f"{where}: expected finite numbers, got NaN or Infinity: measure the row again") from None
         raise DataError(f"{where}: not JSON: {error}; was the file cut?") from None
     except RecursionError:
         raise DataError(f"{where}: nested too deeply to be read as JSON") from None

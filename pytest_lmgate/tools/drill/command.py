@@ -110,11 +110,10 @@ def _folder(cache: Path) -> Iterator[Path]:
 def _run(
     session: Measuring, gates: dict[str, YamlGate], faults: list[Fault], folder: Path, baseline: Path, deadline: float
 ) -> Report:
-    from pytest_lmgate.cache.inventory import find_entries
     from pytest_lmgate.judge.baseline import Baselines
     from pytest_lmgate.tools.drill.evaluator import DrillJudge, FaultyEvaluator
     from pytest_lmgate.tools.drill.outcome import Report
-    from pytest_lmgate.tools.drill.plan import Drill, guards_of, suggested
+    from pytest_lmgate.tools.drill.plan import Drill, guards_of, seconds_of, suggested
 
     spec, options = session.project.spec, replace(session.evaluator.options, cache=folder, remote_cache=None)
     options = replace(options, strict=console.root().is_on("strict"))
@@ -128,7 +127,7 @@ def _run(
             for name, gate in gates.items()
         }
         guards = guards_of(evaluator, judge, bound)
-        seconds = {entry.address: float(entry.facts.get("seconds", 0)) for entry in find_entries(folder)}
+        seconds = seconds_of(evaluator)
         made = Drill(evaluator, judge, guards, faults, seconds, deadline)
         made.prepare()
         console.note(made.plan())

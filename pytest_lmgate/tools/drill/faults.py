@@ -382,7 +382,7 @@ def _show_answers(rows: DatasetRows, _: float) -> DatasetRows:
 
 
 _SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
-_ROWS, _OF_ROWS = (1 / 64, *_SHARES), "{:.2g} of its rows"
+_ROWS, _OF_ROWS = (1 / 64, *_SHARES), "{:.0%} of its rows"
 _OF_BLOCKS = "{:.0%} of the blocks"
 _NOISE = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
 _TYPES = {

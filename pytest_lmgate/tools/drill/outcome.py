@@ -149,7 +149,7 @@ class Report:
             found.append(f"These catch the same in {self.cost(chosen):.3g} s{how}: {', '.join(chosen)}.")
         for name, other in self.redundant.items():
             why = f"{other} catches the same or more" if other else "it catches no fault"
-            found.append(f"{name} adds nothing: {why}.")
+            found.append(f"{name} adds nothing{' for the faults that were tried' * bool(self.left_out)}: {why}.")
         for guard in self.guards:
             least, (size, fault) = smallest_seen(guard.healthy), self.passed(guard)
             if least is not None and size > least:

@@ -11,11 +11,12 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from pytest_lmgate.cli.console import flow
+from pytest_lmgate.cache.inventory import find_entries
+from pytest_lmgate.cli.console import flow, note
 from pytest_lmgate.errors import ConfigError, LmgateError, ModelError
 from pytest_lmgate.judge.judge import Judge
 from pytest_lmgate.judge.result import Verdict
@@ -190,7 +191,7 @@ class Drill:
             fits = (cost := self.cost(faults[at])) <= room or not cost
             room -= cost if fits else 0
             (self.faults if fits else self.left_out).append(faults[at])
-        if not self.tried_faults and self.left_out:
+        if self.left_out and not any(map(self.cost, self.tried_faults)):  # what takes no time is what no gate sees
             least = min(map(self.cost, self.left_out))
             raise ConfigError(f"--seconds: no time for a single fault: the quickest takes about {about(least)}")
         if not self.tried_faults:
@@ -260,6 +261,14 @@ class Drill:
                 self._judge(each, strength)
         return found
 
+    def cost_of(self, guards: Iterable[Guard], faults: Sequence[Fault]) -> str:
+        """Return in words what it takes at most to judge models with the strongest of faults by other gates."""
+        seconds = seconds_of(self.evaluator)
+        counts = [(guard, sum(self._begun(guard, fault).next > 0 for fault in faults)) for guard in guards]
+        time_ = sum(count * sum(seconds.get(each, 0.0) for each in guard.addresses) for guard, count in counts)
+        count = sum(count for _, count in counts)
+        return f"at most {counted(count, 'measurement')}, about {about(time_)}"
+
     @property
     def has_time(self) -> bool:
         return time.monotonic() <= self.deadline
@@ -294,6 +303,11 @@ class Drill:
         except Exception as error:  # of a user's own fault, or of a model that its code does not know
             return f"it cannot be planted: {type(error).__name__}: {error}"
         return ""
+
+
+def seconds_of(evaluator: FaultyEvaluator) -> dict[str, float]:
+    """Return the seconds of the measurements that are kept, by address."""
+    return {each.address: float(each.facts.get("seconds", 0)) for each in find_entries(evaluator.options.cache)}
 
 
 def guards_of(evaluator: FaultyEvaluator, judge: Judge, gates: Mapping[str, tuple[str, BoundGate]]) -> list[Guard]:
@@ -333,21 +347,32 @@ def _require_another_model(evaluator: FaultyEvaluator, name: str, bound: BoundGa
 def suggested(drill: Drill, missed: Sequence[Fault]) -> list[tuple[str, list[str]]]:
     """Return up to three gates that do not exist, as lines of YAML, each with the missed faults that it catches.
 
-    Each is measured and judges the broken models. Its limit is beyond the value of the model by half of a divergence,
-    or by 2% of a perplexity. A gate that cannot be measured is not offered.
+    Each is measured and judges the broken models, and catches a fault that those before it do not. Its limit is beyond
+    the value of the model by half of a divergence, or by 2% of a perplexity. A gate that cannot be measured is not
+    offered.
     """
-    found: dict[str, list[str]] = {}
+    tried: dict[str, Guard] = {}
     known = {guard.name for guard in drill.guards}
     for marker, arguments in _candidates(drill.guards):
         with contextlib.suppress(LmgateError):
             value = _guard(drill, marker, {**arguments, "limit": _ANY}).healthy.value or 0.0
             limit = float(f"{1.02 * value:.4g}" if marker == "ppl_max" else f"{max(1.5 * value, _LEAST):.2g}")
             guard = _guard(drill, marker, given := {**arguments, "limit": limit})
-            if guard.name in known:
-                continue
-            if caught := [fault.name for fault in missed if drill.has_time and drill.catches(guard, fault)]:
-                found[f"- {marker}: {flow(given)}"] = caught
-    return sorted(found.items(), key=lambda pair: -len(pair[1]))[:_MOST]
+            if guard.name not in known:
+                tried[f"- {marker}: {flow(given)}"] = guard
+    if tried:
+        note(f"{counted(len(tried), 'gate')} that may catch more: {drill.cost_of(tried.values(), missed)}")
+    found: dict[str, list[str]] = {}
+    for line, guard in tried.items():
+        with contextlib.suppress(LmgateError):
+            found[line] = [fault.name for fault in missed if drill.has_time and drill.catches(guard, fault)]
+    chosen: list[tuple[str, list[str]]] = []
+    seen = set[str]()
+    for line, caught in sorted(found.items(), key=lambda pair: -len(pair[1])):
+        if not seen.issuperset(caught):
+            chosen.append((line, caught))
+            seen.update(caught)
+    return chosen[:_MOST]
 
 
 def _guard(drill: Drill, marker: str, arguments: dict[str, Any]) -> Guard:

@@ -87,10 +87,13 @@ def _is(recorded: str, wanted: str) -> bool:
 
 
 def _resolved(name: str) -> str:
-    """Return the commit of a name such as ``main~1`` in this repository; the name if there is none."""
+    """Return the commit of a name such as ``main~1`` or ``HEAD+`` in this repository; the name if there is none."""
     from pytest_lmgate.judge.provenance import git_says
 
-    return git_says(Path(), "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}") or name
+    for plain, changed in ((name, ""), (name.removesuffix("+"), "+" * name.endswith("+"))):
+        if commit := git_says(Path(), "rev-parse", "--verify", "--quiet", "--end-of-options", f"{plain}^{{commit}}"):
+            return f"{commit}{changed}"
+    return name
 
 
 def history(

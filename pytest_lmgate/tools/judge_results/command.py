@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 
 from pytest_lmgate.cli.console import AsJson, show
 from pytest_lmgate.cli.reports import made
-from pytest_lmgate.data.results.pairs import Missing, grouped, pairs_of
+from pytest_lmgate.data.results.pairs import Missing, Pair, grouped, pairs_of
 from pytest_lmgate.data.results.rows import Columns, Weights, read
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.report.formats import parse_report
@@ -54,6 +55,7 @@ def judge(
     runs = read(old, Columns(row_id, score, cluster)), read(new, Columns(row_id, score, cluster))
     pairs, remarks = pairs_of(*runs, tasks=task, metrics=metric, missing=missing)
     pairs = grouped(pairs, runs, group, task) if group else pairs
+    _require_order(pairs, better)
     command = ("lmgate", *sys.argv[1:])
     verdicts = [judged(pair, runs, rules, command) for pair in pairs]
     remarks += [*runs[0].remarks, *runs[1].remarks]
@@ -73,6 +75,17 @@ def judge(
             show(results, "", as_json=True)
     if any(verdict.fails for verdict in verdicts):  # an error does
         raise typer.Exit(3 if any(verdict.verdict == "error" for verdict in verdicts) else 1)
+
+
+def _require_order(pairs: Sequence[Pair], better: Direction | None) -> None:
+    """Refuse an order that no pair needs and that one contradicts: nothing would come of it."""
+    told = {pair.new.direction: pair.new.metric for pair in pairs}
+    if better and told and {better, None}.isdisjoint(told):
+        (direction, name), *_ = told.items()
+        raise ConfigError(
+            f"--better: expected {direction}, as the files or the name of {name!r} tell, got {better}: leave it out, "
+            "or give the column another name"
+        )
 
 
 def _number(written: str) -> str | float:

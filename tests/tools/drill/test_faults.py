@@ -156,6 +156,11 @@ def test_tied_weights_stay_tied() -> None:
     assert broken.lm_head.weight is broken.model.embed_tokens.weight is model.lm_head.weight
 
 
+def test_all_rows_are_not_told_as_one_row() -> None:
+    shown = [FAULTS["wrong-layer"].shown(strength) for strength in (1, len(FAULTS["wrong-layer"].levels))]
+    assert shown == ["2% of its rows", "100% of its rows"]
+
+
 def test_faults_are_chosen_by_name_or_kind_and_a_misspelt_one_is_named_with_the_nearest() -> None:
     assert [fault.name for fault in chosen_faults("skip, answers")] == ["skip", "answers"]
     assert {fault.kind for fault in chosen_faults("texts")} == {"texts"}

@@ -46,7 +46,7 @@ def test_the_report_names_what_is_missed_what_adds_nothing_and_what_is_enough() 
     ]
     assert report.sentences == [
         "These catch the same in 1 s: cheap.",
-        "dear adds nothing: cheap catches the same or more.",
+        "dear adds nothing for the faults that were tried: cheap catches the same or more.",
         "No time for bias.",
         "Not tried: base, because it has no LoRA adapter.",
     ]

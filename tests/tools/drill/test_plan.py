@@ -63,6 +63,11 @@ def test_no_time_for_a_single_fault_is_an_error_that_says_how_long_the_quickest_
         drill("round-first temperature", 2).prepare()
 
 
+def test_no_time_for_any_fault_that_a_gate_can_see_is_an_error_too() -> None:
+    with pytest.raises(ConfigError, match="no time for a single fault: the quickest takes about 4 s"):
+        drill("penalty skip", 2).prepare()
+
+
 def test_a_fault_that_no_gate_can_see_takes_no_time() -> None:
     made = drill("penalty skip", 13)
     made.prepare()

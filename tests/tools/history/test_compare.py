@@ -146,8 +146,9 @@ def test_two_commits_of_a_history_are_compared_by_digits_or_by_name(
         found = json.loads(done.stdout)
         assert [(each["before"]["value"], each["after"]["value"]) for each in found["gates"]] == [(9.0, 12.0)]
         assert found["only_after"] == ["tests/test_quality.py::test_int8::b"]
-    changed = lmgate(f"{commits[0][:12]}+", "HEAD", "--history", "runs", "--json")
-    assert json.loads(changed.stdout)["gates"][0]["before"]["value"] == 30.0
+    for with_changes in (f"{commits[0][:12]}+", "HEAD~1+"):
+        changed = lmgate(with_changes, "HEAD", "--history", "runs", "--json")
+        assert json.loads(changed.stdout)["gates"][0]["before"]["value"] == 30.0
 
 
 def test_what_cannot_be_compared_is_an_error(both: tuple[Path, Path], tmp_path: Path) -> None:

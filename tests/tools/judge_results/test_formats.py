@@ -173,9 +173,10 @@ def test_damaged_details_of_lighteval_are_errors(tmp_path: Path):
     edit_json(results, lambda each: each.update(config_tasks=["tiny_choice|1"]))
     expect("not as lighteval details have it")
     edit_json(results, lambda each: each["results"]["tiny_choice|1"].update(acc=0.5))
-    expect("rows are missing, or it is not a mean")
-    pyarrow.parquet.write_table(table.slice(0, 4), details)
-    expect("rows are missing, or it is not a mean")
+    expect("rows are missing or there twice, or it is not a mean")
+    for kept in (table.slice(0, 4), pyarrow.concat_tables([table, table.slice(0, 1)])):
+        pyarrow.parquet.write_table(kept, details)
+        expect("rows are missing or there twice, or it is not a mean")
     pyarrow.parquet.write_table(table.drop_columns(["doc"]), details)
     expect("expected the columns doc, metric and model_response")
     details.write_bytes(details.read_bytes()[:-100])

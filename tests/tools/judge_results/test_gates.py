@@ -229,7 +229,7 @@ OTHER_ROWS: dict[str, tuple[Callable[[list[Any]], Any], str, str]] = {
         "generation settings (", "generation settings differs (",
     ),
     "missing": (lambda rows: rows[:-1], "the rows differ: 1 only in 'bare'", OTHER_DATA),
-    "nan": (lambda rows: rows[-1].update(exact_match=float("nan")), "not JSON", "not JSON"),
+    "nan": (lambda rows: rows[-1].update(exact_match=float("nan")), "got NaN or Infinity", "got NaN or Infinity"),
     "none": (lambda rows: rows[-1].update(exact_match=None), "expected a finite number", "expected a finite number"),
     "twice": (lambda rows: [*rows, rows[-1]], "is there twice", OTHER_DATA),
 }  # fmt: skip

@@ -161,6 +161,7 @@ def test_the_newest_of_several_runs_of_a_model_is_judged_and_it_must_hold_the_sa
 WITH_ERROR = {"gsm8k": GSM8K, "arc_easy": "arc_easy: acc"}
 DAMAGED: dict[str, tuple[Change, str]] = {
     "another version": (results(lambda r: r["versions"].update(arc_easy=2.0)), "task version (1.0 in OLD, 2.0 in NEW)"),
+    "no examples": (results(lambda r: r["n-shot"].update(arc_easy=0)), "fewshot seed (1234 in OLD, none in NEW)"),
     "another metric": (results(lambda r: r["configs"]["arc_easy"].update(process_results="def score(): ...")),
         "metric definition"),
     "another direction": (results(lambda r: r["higher_is_better"]["arc_easy"].update(acc=False)),
@@ -178,7 +179,7 @@ DAMAGED: dict[str, tuple[Change, str]] = {
     "more rows": (samples("arc_easy", lambda rows: [*rows, {**rows[0], "doc_id": 99, "doc_hash": "x"}]),
         "1 only in NEW (99)"),
     "double rows": (samples("arc_easy", lambda rows: [*rows, rows[0]]), "the row '0' is there twice"),
-    "NaN": (samples("arc_easy", first(acc=float("nan"))), "not JSON"),
+    "NaN": (samples("arc_easy", first(acc=float("nan"))), "got NaN or Infinity"),
     "a score as text": (samples("arc_easy", first(acc="1.0")), "expected a finite number as score, got '1.0'"),
     "no score": (samples("arc_easy", first(acc=None)), "a failed request is not a wrong answer"),
     "a failed request": (samples("gsm8k", first(filtered_resps=[None])), "the model gave no response"),

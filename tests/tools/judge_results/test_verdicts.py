@@ -48,6 +48,22 @@ def test_the_difference_is_that_of_the_means_and_its_p_value_that_of_the_rows(tm
     ]
 
 
+def test_of_scores_whose_lower_values_are_better_a_row_that_fell_was_wrong_and_is_right(tmp_path: Path):
+    sides = {"old": [1.0] * 20 + [0.0] * 80, "new": [1.0] * 17 + [0.0] * 82 + [1.0]}
+    files = [table(tmp_path / f"{name}.csv", scores, "refused") for name, scores in sides.items()]
+    gate = judge(*files, "--id=id", "--score=refused", "--better=lower").gates["table: refused"]
+    assert gate["comparison"]["degradation"] == pytest.approx(-0.1)
+    assert gate["comparison"]["notes"][0].startswith("1 row was right and now wrong, 3 the other way round")
+
+
+def test_an_order_that_the_name_contradicts_is_refused_and_not_passed_over(tmp_path: Path):
+    files = scored(tmp_path, old=[0.0] * 90 + [1.0] * 10, new=[0.0] * 50 + [1.0] * 50)
+    assert judge(*files, *COLUMNS, "--better=higher").code == 0
+    found = judge(*files, *COLUMNS, "--better=lower")
+    assert found.code == 3
+    assert "--better: expected higher, as the files or the name of 'correct' tell, got lower" in found.text
+
+
 def test_40_wrong_of_1319_rows_fail_at_2_percent_and_pass_at_5(tmp_path: Path):
     old = [1.0] * 1000 + [0.0] * 319
     files = scored(tmp_path, old=old, new=[0.0] * 40 + old[40:])
