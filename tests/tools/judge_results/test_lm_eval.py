@@ -200,7 +200,7 @@ DAMAGED: dict[str, tuple[Change, str]] = {
     "a value that is NaN": (results(lambda r: r["results"]["arc_easy"].update({"acc,none": float("nan")})),
         "the tool's value is nan"),
     "a list of results": (results(lambda r: [r]), "expected a JSON object, got list"),
-    "a number that is too large": (samples("arc_easy", first(acc=10**400)), "not as lm eval logs have it"),
+    "a number that is too large": (samples("arc_easy", first(acc=10**400)), "expected a finite number as score, got 1000"),
     "requests of another version": (samples("arc_easy", each(arguments=[["Question", " yes"]])),
         "Expected `object`, got `array` - at `$.arguments`"),
     "no likelihood": (samples("arc_easy", first(filtered_resps=[[None, "False"]])), "is NaN or missing"),
