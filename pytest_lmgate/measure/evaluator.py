@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import yaml
 
 from pytest_lmgate.cache.store import open_store
@@ -21,7 +22,7 @@ from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.likelihoods import CausalLikelihoods, ConditionalLikelihoods
 from pytest_lmgate.measure.lookup import Measurements
 from pytest_lmgate.measure.loop import Log
-from pytest_lmgate.measure.measurement import Measurement, identity_of, weights_of
+from pytest_lmgate.measure.measurement import Measurement, identity_of, same_numbers, weights_of
 from pytest_lmgate.measure.results import ResultScores
 from pytest_lmgate.measure.sources import Resolver
 from pytest_lmgate.measure.texts import TextFunction, identity_of_texts, score_function
@@ -129,6 +130,8 @@ class Evaluator:
                     f"{model.name!r} and its reference {reference.name!r} have the same weights and run in the same "
                     "way: a gate on their divergence can never fail; check the path of both"
                 )
+            elif np.array_equal(made.statistics.nll_p, made.statistics.nll_q):
+                self.log.remark(same_numbers(model.name, f"its reference {reference.name!r}"))
         score = score.identified(**measurement.identity)
         score.signature = score.signature.plus(*measurement.named_settings)
         return score.placed(
