@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from msgspec import structs
 from msgspec.structs import replace
 
@@ -33,6 +34,7 @@ from pytest_lmgate.judge.verdict import (
 )
 from pytest_lmgate.measure.binding import Bound, BoundGate, DataRef
 from pytest_lmgate.measure.evaluator import Evaluator
+from pytest_lmgate.measure.measurement import same_numbers
 from pytest_lmgate.measure.results import ResultScores
 from pytest_lmgate.measure.targets import PlacesCache
 from pytest_lmgate.metrics.results import require_one_scale
@@ -154,6 +156,10 @@ class Judge:
             )
         samples = score.require_sample(), reference.require_sample()
         found = _compared(gate, samples, against, same=same)
+        row = METRICS.get(gate.evaluation.metric)
+        of_tokens = row is not None and row.measures in ("likelihoods", "pseudo-likelihoods")
+        if of_tokens and not gate.same and np.array_equal(samples[0].sums, samples[1].sums):
+            self.evaluator.log.remark(same_numbers(gate.evaluation.model_name, repr(name)))
         if bound.bound.measurement is ResultScores:
             found = replace(found, notes=row_changes(samples, found))
         self._say_parts(score, samples, against)

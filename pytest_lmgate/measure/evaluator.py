@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+import numpy as np
 import yaml
 
 from pytest_lmgate.cache.fingerprint import FileDigests
@@ -44,7 +45,7 @@ from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.likelihoods import CausalLikelihoods, ConditionalLikelihoods
 from pytest_lmgate.measure.lookup import Measurements
 from pytest_lmgate.measure.loop import Log
-from pytest_lmgate.measure.measurement import Measurement, identity_of, weights_of
+from pytest_lmgate.measure.measurement import Measurement, identity_of, same_numbers, weights_of
 from pytest_lmgate.measure.results import ResultScores, ResultsRequest, results_model
 from pytest_lmgate.measure.rows import DatasetRows, mappings
 from pytest_lmgate.measure.texts import TextFunction, identity_of_texts, score_function
@@ -381,6 +382,8 @@ class Evaluator:
                     f"{model.name!r} and its reference {reference.name!r} have the same weights and run in the same "
                     "way: a gate on their divergence can never fail; check the path of both"
                 )
+            elif np.array_equal(made.statistics.nll_p, made.statistics.nll_q):
+                self.log.remark(same_numbers(model.name, f"its reference {reference.name!r}"))
         score = score.identified(**measurement.identity)
         score.signature = score.signature.plus(*measurement.named_settings)
         return score.placed(

@@ -199,6 +199,14 @@ def weights_of(model: Model) -> str:
     return Fingerprint.of("weights", {**weights, **runtime}).address
 
 
+def same_numbers(model: str, other: str) -> str:
+    """Return what to say of two models with other weights that give every token the same likelihood."""
+    return (
+        f"{model!r} and {other} gave every token exactly the same likelihood: either the adapter or quantization of "
+        "one does nothing, or both names lead to one model; check both"
+    )
+
+
 def digest_of(content: Any) -> str:
     return digest_of_text(json.dumps(content, ensure_ascii=False))
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pytest_lmgate.engines.tokenizers import quiet
 from tests.end_to_end.projects import Project, marked
 
 MEAN = 'kl_max("noisy", "float", "words", 10.0)'
@@ -76,6 +77,23 @@ def test_a_gate_between_copies_of_the_same_weights_is_reported_since_it_can_neve
     done = two.run().expect(0, passed=2)
     done.says("'copy' and its reference 'float' have the same weights and run in the same way: a gate")
     done.is_silent_on("'half' and its reference")
+
+
+def test_two_models_that_give_every_token_the_same_likelihood_are_named(two: Project, pair: Path) -> None:
+    import peft
+    import transformers
+
+    with quiet():
+        model = transformers.AutoModelForCausalLM.from_pretrained(pair / "float")
+        untrained = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"]))
+        untrained.save_pretrained(str(two.folder / "untrained"))
+    two.add("models", tuned=f"path: {pair}/float, adapter: untrained")
+    better = 'no_regression("ppl", "{}", "words", "99%", against="float")'.format
+    two.write(
+        test_gates=marked(kl=MEAN.replace("noisy", "tuned"), ppl=better("tuned"), other=MEAN, worse=better("noisy"))
+    )
+    done, same = two.run(), "gave every token exactly the same likelihood: either the adapter or quantization of one"
+    done.says(f"'tuned' and its reference 'float' {same}", f"'tuned' and 'float' {same}").is_silent_on("'noisy' and")
 
 
 def test_a_sampled_divergence_is_judged_kept_and_compared(two: Project) -> None:
