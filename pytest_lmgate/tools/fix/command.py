@@ -93,6 +93,7 @@ def fix(
                 "--protocol, --stride, --max-length and --option: only with --kl; a gate has its own"
             )
         chosen = WindowProtocol() if kl is None else chosen_protocol(session.project, names, given, option)
+        bind_pair(session.evaluator, names, chosen)  # first, or a misspelt name would be one without a gate
         limit, label = _limit(session.project, names, gate, kl, chosen)
         kept = None if keep is None else session.named(keep)
         inputs = [_path_of(session.project, name) for name in (*names, kept) if name is not None]

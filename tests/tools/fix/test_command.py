@@ -176,6 +176,7 @@ def test_what_was_read_is_counted_in_rows_or_in_the_windows_of_a_text(folder: Pa
     [
         ((*KL[:-2],), 3, "take as many bytes as those of 'float'"),
         (("damaged", "rows", *FLOAT), 3, "expected one gate of lmgate.yaml"),
+        (("damagd", "rows", *FLOAT), 3, "model 'damagd' is not known (did you mean 'damaged'?)"),
         (("damaged", "few", *FLOAT), 3, "expected at least 80 rows to search"),
         ((*KL, "--stride", "8"), 2, "only with --kl; a gate has its own"),
         (("damaged", "rows", *FLOAT, "--kl", "0.1", "--stride", "8,9"), 2, "stride: expected one value"),
