@@ -198,8 +198,9 @@ def count_tokens(file: Path, rows: int | None) -> int:
         texts = sum(len(str(json.loads(line).get(column) or "").encode()) for line in read if line.strip())
     except (ValueError, AttributeError, RecursionError):  # reading the dataset names the line
         return size // _BYTES_PER_TOKEN
-    share = texts / max(1, sum(map(len, read)))
-    return int(share * (size if rows is None else sum(map(len, read)))) // _BYTES_PER_TOKEN
+    if rows is None:
+        texts = int(texts / max(1, sum(map(len, read))) * size)
+    return texts // _BYTES_PER_TOKEN
 
 
 def _ask(option: str, looked_for: str, shown: dict[Path, str], *, yes: bool) -> list[Path]:
