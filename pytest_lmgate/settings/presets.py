@@ -69,7 +69,7 @@ _CJK = "[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"  # which writes no blanks aro
 def last_number(text: str) -> str:
     """Return the last number of a text as it is written, with ASCII digits and signs."""
     text = _with_plain_numbers(text)
-    if _CUT.search(text):
+    if _CUT.search(text) and not _SAYS_ANSWER.search(text):
         return ""
     words = [word for word in re.finditer(r"[^\s=<>≈≤≥~→]+", text) if re.search(r"\d", word[0])]
     for word in reversed(words):
@@ -145,9 +145,10 @@ _ANSWER = re.compile(
     r"(?:[^.\n:=]{0,40}?(?:\b(?:is|are|be)\b|[:\uff1a=是])|(?=\W{0,4}[A-J]\b))"
 )
 _IS_ANSWER = re.compile(
-    r"\s+(?:is|must be|would be)\s+(?:the\s+|my\s+)?"
+    r"\s+(?:is|must be|would be)\s+(?:(?:the|my|our)\s+)?"
     r"(?:correct|right|best|true|only|(?:final\s+)?(?:answer|option|choice))\b"
 )
+_SAYS_ANSWER = re.compile(rf"{_IS_ANSWER.pattern}(?:\s+answer)?\Z")  # at the end, as in 42 is the answer
 _CUE = re.compile(r"(?i)(?:\b(?:choose|pick|select|say|go with|it'?s|it is|so|therefore|thus|hence)\b[,:]?\s*)\Z")
 _DENIED_BEFORE = re.compile(
     r"(?i)(?:\b(?:not|nor|neither|rul\w+ out|eliminat\w+|exclud\w+|reject\w+|except|than)|n't)\s+(?:be\s+)?"
@@ -207,6 +208,8 @@ def _is_denied(mention: re.Match[str], text: str) -> bool:
 
 # The last box.
 
+_OR = re.compile(r"\}[\s$]*,?\s*or[\s$]*\Z")  # behind another box, as in \boxed{5} or \boxed{6}
+
 
 def boxed(text: str) -> str:
     r"""Return what is in the last ``\boxed{}`` of a text; braces may be nested and escaped."""
@@ -217,7 +220,8 @@ def boxed(text: str) -> str:
     for brace in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, begin):
         depth += {"{": 1, "}": -1}.get(brace[0], 0)
         if not depth:
-            return "" if _DENIED_AFTER.match(text, brace.end()) else text[begin : brace.start()].strip()
+            is_open = _DENIED_AFTER.match(text, brace.end()) or _OR.search(text, 0, boxes[-1].start())
+            return "" if is_open else text[begin : brace.start()].strip()
     return ""
 
 

@@ -67,6 +67,8 @@ LAST_NUMBERS = [
     ("15\\text{ minutes}", "15"), ("$15 \\text{ minutes}$", "15"), ("15 \\%", "15"),
     ("\\boxed{\\dfrac{7}{2}}", "7/2"), ("\\boxed{-\\frac{7}{2}}", "-7/2"), ("\\boxed{\\frac{x}{2}}", ""),
     ("\\boxed{3\\sqrt{2}}", ""), ("\\boxed{\\text{12 apples}}", "12"), ("\\boxed{12\\text{ cm}}", "12"),
+    ("42 is the answer", "42"), ("So 12 is our answer", "12"),
+    ("7 must be the correct answer", "7"), ("12. So the answer", ""),
     ("\\boxed{(3, 4)}", ""), ("\\boxed{1,2,3}", ""), ("\\boxed{10^{6}}", ""),
     ("There are 365 days in a year, so he drinks 365 * 2 = 730 cups", "730"), ("3.0", "3.0"), ("共有42个苹果", "42"),
     ("答案是42。", "42"), ("3万", ""), ("The 2nd option costs 30", "30"), ("30 (thirty)", "30"),
@@ -145,7 +147,8 @@ BOXES = [
     ("so \\boxed{\\frac{1}{2}} and \\boxed{x^{2}}.", "x^{2}"), ("\\boxed{ 5", ""), ("\\boxed{ 5 }", "5"),
     ("\\boxed 5", ""), ("\\boxed{}", ""), ("\\boxed{\\boxed{5}}", "5"), ("\\fbox{7}", ""), ("no box", ""),
     ("\\boxed{\\text{B}}", "\\text{B}"), ("\\boxed{\\{1, 2\\}}", "\\{1, 2\\}"), ("\\boxed{5\\}", ""),
-    ("$$\\boxed{42}$$", "42"), ("\\boxed{5}\\n", "5"),
+    ("$$\\boxed{42}$$", "42"), ("\\boxed{5}\\n", "5"), ("\\boxed{5} or \\boxed{6}", ""),
+    ("$\\boxed{5}$, or $\\boxed{6}$", ""),    ("\\boxed{5} for x or y; \\boxed{6}", "6"),
 ]  # fmt: skip
 
 

@@ -159,7 +159,10 @@ class Report:
                 )
         if self.left_out:
             found.append(f"No time for {', '.join(fault.name for fault in self.left_out)}.")
-        return found + [f"Not tried: {name}, because {reason}." for name, reason in self.not_tried.items()]
+        reasons = self.not_tried
+        for why in dict.fromkeys(reasons.values()):
+            found.append(f"Not tried: {', '.join(name for name in reasons if reasons[name] == why)}, because {why}.")
+        return found
 
     def passed(self, guard: Guard) -> tuple[float, str]:
         """Return the largest damage that a gate let pass, and the name of the fault; none is smaller than any."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,7 @@ from pytest_lmgate.cli.console import AsJson, root, show
 from pytest_lmgate.errors import RecordError, nearest
 
 if TYPE_CHECKING:
-    from pytest_lmgate.judge.result import Verdict
+    from pytest_lmgate.tools.history.side_by_side import Side
 
 
 def compare(
@@ -28,7 +27,10 @@ def compare(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a comment for a pull request.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two runs gate by gate; exit code 1 if a gate fails now that did not, or is worse beyond noise."""
+    """Compare two runs gate by gate; exit code 1 if a gate fails now that did not, or is worse beyond noise.
+
+    A later run that was stopped, or had problems other than gates, is worse too.
+    """
     from pytest_lmgate.tools.history.side_by_side import (
         side_by_side,
         side_by_side_json,
@@ -46,20 +48,23 @@ def compare(
         raise typer.Exit(1)
 
 
-def _reported(path: Path) -> Mapping[str, Verdict]:
+def _reported(path: Path) -> Side:
     from pytest_lmgate.judge.result import read_results
+    from pytest_lmgate.tools.history.side_by_side import side_of
 
     try:
         text = path.read_bytes()
     except OSError as error:
         hint = "; to compare commits, add --history FOLDER" if isinstance(error, FileNotFoundError) else ""
         raise RecordError(f"{path}: cannot be read: {error.strerror}{hint}") from None
-    return read_results(text, str(path)).by_id(str(path))
+    results = read_results(text, str(path))
+    return side_of([results], results.by_id(str(path)))
 
 
-def _recorded(folder: str, commit: str) -> Mapping[str, Verdict]:
+def _recorded(folder: str, commit: str) -> Side:
     """Return the newest record of each gate of a commit."""
     from pytest_lmgate.report.history import read_history
+    from pytest_lmgate.tools.history.side_by_side import side_of
 
     place = place_of(folder, Path(), "--history", offline=root().is_on("offline"))
     runs = read_history(place)
@@ -75,7 +80,7 @@ def _recorded(folder: str, commit: str) -> Mapping[str, Verdict]:
         raise RecordError(f"{place}: no run of commit {commit} is recorded{changed}; lmgate history {place} shows all")
     if len(commits) > 1:
         raise RecordError(f"{place}: {commit} may be one of {', '.join(sorted(commits))}: give more digits of it")
-    return {gate.id: gate for results in of_it for gate in results.verdicts}
+    return side_of(of_it[-1:], {gate.id: gate for results in of_it for gate in results.verdicts})
 
 
 def _is(recorded: str, wanted: str) -> bool:

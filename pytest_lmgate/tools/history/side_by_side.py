@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 from pytest_lmgate.errors import RecordError, escape_controls
-from pytest_lmgate.judge.result import Verdict
+from pytest_lmgate.judge.result import Results, Verdict
 from pytest_lmgate.metrics.score import distinct
 from pytest_lmgate.report.history import Change, change_between, significant
 from pytest_lmgate.report.services import code
@@ -98,10 +98,12 @@ class SideBySide:
     only_before: Sequence[str]
     only_after: Sequence[str]
     failing: Sequence[str] = ()  # of those in the later run only, the gates that fail the build
+    faults: tuple[Sequence[str], Sequence[str]] = ((), ())  # of both runs: why their gates are not all
 
     @property
     def is_worse(self) -> bool:
-        return bool(self.failing) or any(pair.is_worse for pair in self.pairs)
+        """Whether the later run is worse; one that was stopped, or had problems of its own, is."""
+        return bool(self.failing or self.faults[1]) or any(pair.is_worse for pair in self.pairs)
 
     @property
     def counts(self) -> str:
@@ -111,7 +113,21 @@ class SideBySide:
         return f"{counted(len(self.pairs), 'gate')} in both: {counts}"
 
 
-def side_by_side(names: tuple[str, str], before: Mapping[str, Verdict], after: Mapping[str, Verdict]) -> SideBySide:
+@dataclass(frozen=True)
+class Side:
+    """The verdicts of a run by id, and what else failed in it: that it was stopped, and its problems."""
+
+    gates: Mapping[str, Verdict]
+    faults: Sequence[str] = ()
+
+
+def side_of(runs: Sequence[Results], gates: Mapping[str, Verdict]) -> Side:
+    faults = ["the run was stopped"] * any(results.run.stopped for results in runs)
+    return Side(gates, [*faults, *dict.fromkeys(problem for results in runs for problem in results.problems)])
+
+
+def side_by_side(names: tuple[str, str], earlier: Side, later: Side) -> SideBySide:
+    before, after = earlier.gates, later.gates
     both = [name for name in before if name in after]
     if not both:
         raise RecordError(f"{names[0]} and {names[1]}: expected gates that are in both, found none")
@@ -128,6 +144,7 @@ def side_by_side(names: tuple[str, str], before: Mapping[str, Verdict], after: M
         [name for name in before if name not in after],
         [name for name in after if name not in before],
         [name for name in after if name not in before and after[name].fails],
+        (earlier.faults, later.faults),
     )
 
 
@@ -197,6 +214,7 @@ def side_by_side_json(compared: SideBySide) -> dict[str, Any]:
         ],
         "only_before": list(compared.only_before),
         "only_after": list(compared.only_after),
+        "problems": {"before": list(compared.faults[0]), "after": list(compared.faults[1])},
     }
 
 
@@ -206,7 +224,12 @@ def _side(gate: Verdict) -> dict[str, Any]:
 
 
 def _notes(compared: SideBySide) -> list[str]:
-    notes = [_OF_OWN] * any(pair.after.comparison is not None for pair in compared.pairs)
+    notes = [
+        f"{escape_controls(name)}: {escape_controls(fault)}"
+        for name, faults in zip(compared.names, compared.faults, strict=True)
+        for fault in faults
+    ]
+    notes += [_OF_OWN] * any(pair.after.comparison is not None for pair in compared.pairs)
     notes += [
         f"not compared: {excerpt(pair.before.id, _NAME)}: {escape_controls(pair.why)}"
         for pair in compared.pairs

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from pytest_lmgate.cli.app import app
 from pytest_lmgate.errors import RecordError
-from pytest_lmgate.judge.result import Verdict, to_json
+from pytest_lmgate.judge.result import Run, Verdict, to_json
 from tests.judge.records import compared, record, results_of
 from tests.report.hostile import HOSTILE
 from tests.tools.history.test_history import COMMITS, keep
@@ -22,8 +22,8 @@ def lmgate(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["compare", *map(str, arguments)])
 
 
-def report(path: Path, *gates: Verdict) -> Path:
-    path.write_text(to_json(results_of(gates)))
+def report(path: Path, *gates: Verdict, **others: Any) -> Path:
+    path.write_text(to_json(results_of(gates, **others)))
     return path
 
 
@@ -58,6 +58,25 @@ def test_a_gate_of_the_later_run_alone_that_fails_is_worse(tmp_path: Path) -> No
     assert (done.exit_code, "test_int8::c, which fails" in done.output) == (0, False)
     done = lmgate(before, report(tmp_path / "after.json", *gates[:2], gate("c", 20.0, "fail")), "--markdown")
     assert (done.exit_code, done.output[0], "test_int8::c, which fails" in done.output) == (1, "❌", True)
+
+
+@pytest.mark.parametrize(
+    ("faults", "words"),
+    [
+        ({"run": Run(stopped=True)}, "the run was stopped"),
+        ({"problems": ("no gate of lmgate.yaml ran",)}, "no gate of lmgate.yaml ran"),
+    ],
+)
+def test_a_later_run_that_is_not_whole_is_worse_and_an_earlier_one_is_named(
+    tmp_path: Path, faults: dict[str, Any], words: str
+) -> None:
+    whole = report(tmp_path / "whole.json", gate("a", 9.0))
+    broken = report(tmp_path / "broken.json", gate("a", 9.0), **faults)
+    done = lmgate(whole, broken, "--markdown")
+    assert (done.exit_code, done.output[0], f"broken.json: {words}" in done.output) == (1, "❌", True)
+    done = lmgate(broken, whole)
+    assert (done.exit_code, f"broken.json: {words}" in done.output) == (0, True)
+    assert json.loads(lmgate(whole, broken, "--json").stdout)["problems"] == {"before": [], "after": [words]}
 
 
 def test_what_fails_now_or_is_worse_beyond_noise_stands_first_and_fails(
