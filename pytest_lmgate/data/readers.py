@@ -25,6 +25,8 @@ from pytest_lmgate.settings.entries import DatasetSpec
 _PLAIN = "utf-8"
 # A byte-order mark is part of a text, but not of a table.
 _TABLE = "utf-8-sig"
+# Two cells of CSV that are one text, in a row that has lost another cell: 1,000 apples.
+_CUT_NUMBER = re.compile(r"(?:\A|,)(\d{1,3},0\d\d [a-z][^,]*)")
 
 
 def read_text(path: Path, name: str) -> str:
@@ -97,6 +99,11 @@ def _csv_rows(path: Path, name: str, delimiter: str = ",") -> Iterator[Any]:
                     f"dataset {name!r}: {path}:{begin}: expected {len(header)} cells, as in the header, got "
                     f"{len(cells)}: {delimiter.join(cells)!r:.80}; put a cell with {delimiter!r}, a quote or a line "
                     "break in quotes"
+                )
+            if delimiter == "," and (cut := _CUT_NUMBER.search(",".join(cells))):
+                raise DataError(
+                    f"dataset {name!r}: {path}:{begin}: two cells look like one number that was cut at its comma: "
+                    f"{cut[1]!r:.80}; put a cell with ',' in quotes, or write rows in which they are two as .jsonl"
                 )
             yield dict(zip(header, cells, strict=True))
 
