@@ -15,7 +15,7 @@ INSTALLED := $(VENV)/.installed
 
 # The legs: what is tested in environments of their own, in this order by .ci/run. An environment gets what all of its legs
 # name: extras of pyproject.toml, and packages beside them that tests alone need.
-#   extras  has the versions of constraints.txt. The tests of Ray start one cluster for all, whose nodes share the processors.
+#   extras  has the versions of constraints.txt. Each worker starts a cluster of Ray, once.
 #   vllm    wants another transformers, and its own server is asked there too. A model takes half a minute to open: tests
 #           that share one are a group, which one worker runs.
 #   oldest  has the oldest versions that pyproject.toml allows, newest the newest that install, bare nothing optional. The
@@ -45,8 +45,8 @@ $(call leg,onnx,   extras,     onnx,    ,                               $(TWO), 
 $(call leg,gguf,   extras,     gguf,    $(LLAMA),                       $(TWO),                $(call engine,gguf))
 $(call leg,server, extras,     server,  ,                               $(TWO),                $(call engine,server))
 $(call leg,remote, extras,     remote,  s3fs "moto[server]",            $(TWO),                tests/cache/test_remote_s3.py)
-$(call leg,ray,    extras,     ray,     ,                               -n 0,                  tests/measure/cluster tests/settings/test_session.py)
-$(call leg,real,   extras,     ,        ,                               -k real_model,         tests/docs/test_pages.py)
+$(call leg,ray,    extras,     ray,     ,                               $(TWO),                tests/measure/cluster tests/settings/test_session.py)
+$(call leg,real,   extras,     ,        ,                               $(TWO) -rP -k real_model, tests/docs/test_pages.py)
 $(call leg,vllm,   vllm,       ,        ,                               -n 2 --dist loadgroup, $(VLLM))
 $(call leg,oldest, oldest,     ,        $(TESTERS),                     $(TWO) $(OLD_WARNS),   $(VERSIONED) tests/end_to_end/test_no_regression.py)
 $(call leg,newest, newest,     ,        $(TESTERS) liger-kernel triton, $(TWO),                $(VERSIONED))
@@ -160,8 +160,8 @@ $(addprefix install-,$(ENVIRONMENTS)): install-%: $(VENV)-%/.installed
 THREADS = OMP_NUM_THREADS=1
 LEG_PYTHON = $(abspath $(VENV)-$(ENV_$*))/bin/python
 test-oldest test-newest test-bare: FIRST = cd example_project && HF_HUB_OFFLINE=1 $(LEG_PYTHON) -m pytest
-test-real: FIRST = $(LEG_PYTHON) benchmarks/real_model.py --small
-test-real: THREADS = LMGATE_REAL_MODEL=build/real_model
+test-real: FIRST = $(LEG_PYTHON) benchmarks/real_model.py --only
+test-real: THREADS = OMP_NUM_THREADS=1 REAL_MODEL=build/real_model
 $(addprefix test-,$(LEGS)): test-%: $(VENV)-$$(ENV_$$*)/.installed
 	$(FIRST)
 	$(THREADS) $(LEG_PYTHON) -m pytest $(ARGS_$*) $(TESTS_$*) $(PYTEST_ARGS)

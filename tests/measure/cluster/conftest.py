@@ -16,7 +16,8 @@ from pytest_lmgate.settings.session import Executor, Options
 from tests.measure.cluster.slow_die import SlowDice
 
 NODES = 3
-CLIENT_PORT = 24671  # of ray://, below those that the system gives away
+# Of ray://, below those that the system gives away; another for each worker of pytest-xdist.
+CLIENT_PORT = 24671 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 
 
 @pytest.fixture(scope="session")
