@@ -25,6 +25,12 @@ CASES = {
     "blank_rows": ("'die', ['', ' ']", "2 rows, all blank"),
     "one_token": ("'die', './one.txt'", "at least 2"),
     "not_json": ("'die', './broken.jsonl'", "broken.jsonl:2: "),
+    "long_row": ("'die', './long.csv'", "long.csv:3: expected 2 cells"),
+    "cut_number": ("'die', './cut.csv'", "cut.csv:2: two cells look like one number"),
+    "twice": ("'die', './twice.csv'", "twice.csv:1: 2 columns are called 'text'"),
+    "open_quote": ("'die', './quote.csv'", "quote.csv:4: not CSV"),
+    "key_twice": ("'die', './twice.jsonl'", "twice.jsonl:1: 2 columns are called 'text'"),
+    "half_a_surrogate": ("'die', './half.jsonl'", "half.jsonl:1: not JSON"),
     "parquet": ("'die', './rows.parquet'", "rows.parquet"),
     "rows": ("'die', [1, 2]", "row 0: "),
     "a_set": ("'die', {'w1 w2'}", "got set"),
@@ -41,7 +47,15 @@ def test_every_bad_input_is_one_clear_error_and_fails_the_build(project: Project
     _break_models(project, models)
     rows = {"deep.jsonl": f'{{"text": "w1 w2", "a": {DEEP}}}\n', "broken.jsonl": '{"text": "w1 w2"}\n{"text": \n'}
     other = {"one.txt": "w1", "rows.parquet": "PAR1 not really", "pointer.parquet": POINTER}
-    for name, text in (rows | other).items():
+    tables = {
+        "long.csv": "id,text\n1,w1 w2\n2,w1, w2\n",
+        "cut.csv": "id,text\n1,000 apples\n",
+        "twice.csv": "text,text\nw1,w2\n",
+        "quote.csv": 'id,text\n1,"w1\nw2"\n2,"w1" w2\n',
+        "twice.jsonl": '{"text": "w1 w2", "text": "w2 w1"}\n',
+        "half.jsonl": '{"text": "w1 \\ud83d w2"}\n',
+    }
+    for name, text in (rows | other | tables).items():
         (project.folder / name).write_text(text)
     gates = {name: f"ppl_max({gate}, limit=60.5)" for name, (gate, _) in CASES.items()}
     project.write(test_bad=marked(**gates, passes="ppl_max('./other_format', 'words', 60.5)"))
