@@ -301,7 +301,8 @@ def _write(here: Root, files: list[Path], sections: dict[str, Any], proposals: l
     lines["gates"] = [
         line
         for proposal in proposals
-        for line in (*map("# {}".format, proposal.reasons), *map(gate_line, proposal.gates))
+        for gate, reason in zip(proposal.gates, proposal.reasons, strict=True)
+        for line in (f"# {reason}", gate_line(gate))
     ]
     written = insert("# Written by `lmgate init`. Paths are relative to this file.\n", lines, project)
     # Ids of gates are relative to lmgate.yaml; in a baseline that the settings name, to rootdir.
@@ -403,7 +404,7 @@ def _tokenizer(session: Measuring, model: Model) -> TokenizerFacts:
 
 
 class Proposal(NamedTuple):
-    """A model's score, markers with their arguments by name, and a sentence for each reason."""
+    """A model's score, markers with their arguments by name, and a sentence for each that says why."""
 
     model: str
     score: Score
@@ -419,20 +420,19 @@ def propose(
     score = _measure(session, model, dataset, window)
     assert score.interval is not None  # or `choose_window` had refused the text
     low, high = score.interval
-    measured = f"the {float(score):.6g} that were measured on {score.n:,} {score.unit}s"
+    measured, noise = f"the {float(score):.6g} of {score.n:,} {score.unit}s", f"95% interval [{low:.6g}, {high:.6g}]"
     limit = float(f"{score * (1 + margin):.4g}")
-    why = f"limit {limit:g}: {100 * margin:g}% above {measured}"
+    why = f"limit {limit:g}: {100 * margin:g}% above {measured}, {noise}"
     if limit < high:  # another text of this kind would fail a limit within the noise
         limit = float(f"{1.001 * high:.4g}")  # four digits round by less than this
-        why = f"limit {limit:g}: beyond the interval of {measured}, which reaches further than {100 * margin:g}%"
+        why = f"limit {limit:g}: beyond the noise of {measured}, {noise}, which reaches further than {100 * margin:g}%"
     names, tolerance = {"model": model, "dataset": dataset}, str(Tolerance(_LEAST, relative=True))
     gates: list[tuple[str, dict[str, Any]]] = [
         (f"{score.metric}_max", {**names, "limit": limit, **window}),
         ("no_regression", {"metric": score.metric, **names, "tolerance": tolerance, **window}),
     ]
     paired = f"at most {tolerance} worse than today's baseline, compared part by part, which cancels most of the noise"
-    noise = f"noise: the 95% interval is [{low:.6g}, {high:.6g}]"
-    return Proposal(model, score, gates, [why, noise, f"tolerance {tolerance}: {paired}"])
+    return Proposal(model, score, gates, [why, f"tolerance {tolerance}: {paired}"])
 
 
 def add_pair(session: Measuring, proposal: Proposal, original: str) -> None:
