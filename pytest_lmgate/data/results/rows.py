@@ -31,6 +31,7 @@ NAMED = "--id and --score, or id: and score: under results:"
 """How columns are named."""
 DATE = r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?"
 """As tools write it into names of files."""
+_AVERAGES = re.compile(rf".+_({DATE})\.json")
 MOST_BYTES, MOST_LINE = 2**31, 2**26
 """Bytes of a file, or of all that is read of an archive; and of a line."""
 _LOWER = {"loss", "error", "errors", "perplexity", "ppl", "wer", "cer", "ter", "brier", "distance", "bits", "toxicity"}
@@ -391,7 +392,8 @@ def _begins(file: Path, words: Sequence[bytes]) -> bool:
 def newest(path: Path, files: Iterable[Path], name: re.Pattern[str]) -> tuple[dict[str, Path], str, tuple[str, ...]]:
     """Return one run's file of each task, its date, and remarks; `name` has a task and a date.
 
-    It is the newest run if it has all tasks of the others, which are in its folder and so the same model's.
+    It is the newest run if it has all tasks of the others, which are in its folder and so the same model's. A newer run
+    that has only averages is an error: the rows beside it are another model's.
     """
     runs: dict[tuple[str, Path], dict[str, Path]] = defaultdict(dict)
     for file in sorted(files):
@@ -403,6 +405,12 @@ def newest(path: Path, files: Iterable[Path], name: re.Pattern[str]) -> tuple[di
         raise DataError(
             f"{path}: it has {len(runs)} runs, of several models or of several tasks: name the folder of one run, or "
             f"its results_DATE.json if lm-eval wrote it; they are {', '.join(listed):.600}"
+        )
+    averages = [file for file in path.rglob("*.json") if (at := _AVERAGES.fullmatch(file.name)) and at[1] > date]
+    if averages and date:
+        raise DataError(
+            f"{averages[0]}: a run without rows, newer than all runs with rows, the last of {date}: measure it "
+            "again with --log_samples of lm_eval or --save-details of lighteval, or name the folder of another run"
         )
     remark = f"{path}: {len(runs)} runs of one model; the newest is judged, of {date}"
     return runs[last], date, (remark,) if len(runs) > 1 else ()
