@@ -23,6 +23,8 @@ from pytest_lmgate.settings.decoding import convert
 
 INVALID = "[invalid]"
 """What stands for an answer that was not found, as in lm-evaluation-harness."""
+THINK = "<think>"
+"""What the thoughts of a model begin with; a chat template may end with it."""
 Row = Mapping[str, Any]
 
 
@@ -159,9 +161,9 @@ class Preset(Step, frozen=True):
     reading: str
 
     def apply(self, answers: list[Answer], row: Row, where: str) -> list[Answer]:
-        from pytest_lmgate.settings.presets import READINGS  # whose patterns take a while to compile
+        from pytest_lmgate.settings.presets import READINGS, answering  # whose patterns take a while to compile
 
-        texts = [(READINGS[self.reading](text), found) for text, found in answers]
+        texts = [(READINGS[self.reading](answering(text)), found) for text, found in answers]
         return [Answer(text or INVALID, found and bool(text)) for text, found in texts]
 
 

@@ -278,7 +278,10 @@ def _rendered(turns: Chat, tokenizer: TokenizerFacts, variables: Mapping[str, An
         )
     try:
         render = functools.partial(tokenizer.chat, _messages(turns), **variables)
-        return Rendered(_in_time(render, sum(len(content) for _, content in turns)))
+        text = _in_time(render, sum(len(content) for _, content in turns))
+        if any(role == "system" and said.strip() not in text for role, said in turns):
+            raise ValueError("it leaves out what the system says, so the model would not read it; say it in the prompt")
+        return Rendered(text)
     except Exception as error:  # anything a template raises, for example because it knows no system message
         roles = ", ".join(role for role, _ in turns)
         raise ModelError(

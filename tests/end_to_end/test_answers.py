@@ -20,7 +20,7 @@ CONFTEST = """
 
     def chat(messages, **variables):
         turns = "".join(f"<{each['role']}>{each['content']}\\n" for each in messages)
-        begin = "" if messages[-1]["role"] == "assistant" else "<assistant>"
+        begin = "" if messages[-1]["role"] == "assistant" else "<assistant>" + "<think>" * ("thinks" in variables)
         return "".join(f"[{key}={value}]" for key, value in variables.items()) + turns.rstrip("\\n") + begin
 
     class Writer(Runner):
@@ -138,6 +138,22 @@ def test_no_answer_in_any_row_is_an_error_but_for_the_gate_of_that_share(project
     assert [each["verdict"] for each in gates] == ["error", "error", "fail", "pass"]
     assert gates[2]["value"] == 1.0
     ran.says("extract: expected an answer in some text, got none in 8")
+
+
+def test_a_number_in_the_thoughts_of_a_text_that_was_cut_is_no_answer(project: AnswersProject) -> None:
+    thoughts = "Could it be {row}? No: 9. " + "I think. " * 9
+    texts = {f"q{row}": f"Not 9.</think>\nIt is {row}." for row in range(6)}
+    cut = {f"q{row}": thoughts.format(row=row)[:38] for row in (6, 7)}
+    project.model("opens", {key: f"<think>{text}" for key, text in (texts | cut).items()})
+    project.model("m", texts | cut)  # whose template opens the thoughts
+    data = DATASET | {"chat": True, "extract": "last-number", "max_new_tokens": 34, "prompt": "{q}"}
+    project.gates(
+        *({name: {"model": model, "dataset": data, "limit": limit}} for model, data in (("opens", "d"), ("m", "opened"))
+          for name, limit in (("exact_min", 0.75), ("invalid_max", 0.25), ("invalid_max", 0.24))),
+        datasets={"d": data, "opened": data | {"chat_template_kwargs": {"thinks": True}}},
+    )  # fmt: skip
+    _, found = project.judged(1)
+    assert [(each["value"], each["verdict"]) for each in found] == 2 * [(0.75, "pass"), (0.25, "pass"), (0.25, "fail")]
 
 
 def test_the_share_of_texts_cut_at_max_new_tokens_is_gated_whatever_is_extracted(project: AnswersProject) -> None:
