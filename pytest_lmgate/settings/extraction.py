@@ -154,16 +154,18 @@ class Map(Step, frozen=True, kw_only=True):
 class Preset(Step, frozen=True):
     """A reading of a text that is more than a pattern, by `settings.presets`.
 
-    Its name stands in signatures: a preset that is to read texts in another way gets another name.
+    It does not read thoughts: a text that ends while the model still thinks has no answer. Its name stands in
+    signatures: a preset that is to read texts in another way gets another name.
     """
 
     name = "preset"
     reading: str
 
     def apply(self, answers: list[Answer], row: Row, where: str) -> list[Answer]:
-        from pytest_lmgate.settings.presets import READINGS, answering  # whose patterns take a while to compile
+        from pytest_lmgate.settings.presets import READINGS  # whose patterns take a while to compile
 
-        texts = [(READINGS[self.reading](answering(text)), found) for text, found in answers]
+        said = [(text.rpartition("</think>")[2], found) for text, found in answers]
+        texts = [("" if THINK in text else READINGS[self.reading](text), found) for text, found in said]
         return [Answer(text or INVALID, found and bool(text)) for text, found in texts]
 
 

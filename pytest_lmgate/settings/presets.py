@@ -2,7 +2,6 @@ r"""The presets of ``extract:`` that are more than a pattern: the last number, t
 
 They read as a careful reader does. Where a reader could not say what the answer is there is none, as in ``5-10``,
 ``3 million``, ``(B) or (C)``, ``\boxed{4`` and a text that stops in the middle. Each returns an empty text for that.
-Thoughts in ``<think>`` are not read, and a text that ends before ``</think>`` has no answer.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
-
-from pytest_lmgate.settings.extraction import THINK
 
 _NEAR = 80  # characters around a number or a letter that tell what it is a part of
 # What a text that was cut off in the middle ends with.
@@ -226,12 +223,6 @@ def boxed(text: str) -> str:
             is_open = _DENIED_AFTER.match(text, brace.end()) or _OR.search(text, 0, boxes[-1].start())
             return "" if is_open else text[begin : brace.start()].strip()
     return ""
-
-
-def answering(text: str) -> str:
-    """Return what a text says behind its thoughts: nothing if it ends while the model still thinks."""
-    said = text.rpartition("</think>")[2]
-    return "" if THINK in said else said
 
 
 READINGS: Mapping[str, Callable[[str], str]] = {"last-number": last_number, "letter": letter, "boxed": boxed}

@@ -140,12 +140,12 @@ def test_no_answer_in_any_row_is_an_error_but_for_the_gate_of_that_share(project
     ran.says("extract: expected an answer in some text, got none in 8")
 
 
-def test_a_number_in_the_thoughts_of_a_text_that_was_cut_is_no_answer(project: AnswersProject) -> None:
-    thoughts = "Could it be {row}? No: 9. " + "I think. " * 9
+def test_a_number_in_thoughts_that_do_not_end_is_no_answer(project: AnswersProject) -> None:
     texts = {f"q{row}": f"Not 9.</think>\nIt is {row}." for row in range(6)}
-    cut = {f"q{row}": thoughts.format(row=row)[:38] for row in (6, 7)}
-    project.model("opens", {key: f"<think>{text}" for key, text in (texts | cut).items()})
-    project.model("m", texts | cut)  # whose template opens the thoughts
+    # One text is cut within its thoughts, the other ends at a stop string there.
+    texts |= {"q6": "Is it 6? No: 9. I think. I think, I think.", "q7": "Is it 7? Q: more</think>It is 7."}
+    project.model("opens", {key: f"<think>{text}" for key, text in texts.items()})
+    project.model("m", texts)  # its chat template opens the thoughts
     data = DATASET | {"chat": True, "extract": "last-number", "max_new_tokens": 34, "prompt": "{q}"}
     project.gates(
         *({name: {"model": model, "dataset": data, "limit": limit}} for model, data in (("opens", "d"), ("m", "opened"))
