@@ -349,10 +349,17 @@ def require_variables(template: str, variables: Iterable[str]) -> None:
         raise ValueError(f"chat_template_kwargs: the template has no variable {unknown[0]!r}")
 
 
-def continued(text: str, messages: Sequence[Mapping[str, str]]) -> str:
-    """Return a chat, as a template writes it, up to the end of its last turn."""
-    last = messages[-1]["content"].strip()
-    at = text.rfind(last)
-    if at < 0:
+_HERE = "THE-TURN-GOES-ON-HERE "
+
+
+def continued(render: Callable[[list[dict[str, str]]], str], messages: Sequence[Mapping[str, str]]) -> str:
+    """Return a chat as a template renders it, up to the end of its last turn's text, as transformers does.
+
+    A space behind that text stays where the template keeps it.
+    """
+    last = messages[-1]["content"]
+    text = render([*map(dict, messages[:-1]), {**messages[-1], "content": last + _HERE}])
+    at = text.rfind(_HERE.strip())
+    if at < 0 or last.strip() not in text:
         raise ValueError("the template does not write the assistant's last turn as it is, so it cannot be continued")
-    return text[: at + len(last)]
+    return text[:at] if text.startswith(_HERE, at) else text[:at].rstrip()
