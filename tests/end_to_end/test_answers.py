@@ -117,7 +117,7 @@ def test_one_generation_serves_all_variants_and_a_failure_shows_what_was_extract
         "max_new_tokens:40|num_beams:1|stop:['Q:']"
     }
     assert len({each["fingerprint"] for each in gates}) == 1
-    ran.says("3 of 8 rows without an answer (37.5%), 1 of 8 texts cut at max_new_tokens (12.5%)")
+    ran.says("3 of 8 texts without an answer (37.5%), 1 of 8 texts cut at max_new_tokens (12.5%)")
     assert [tuple(each["answers"].values()) for each in gates[:2]] == [(8, 3, 1), (8, 1, 1)]
     project.gates(gate("exact_min", limit=0.9))
     ran, (exact,) = project.judged(1)
