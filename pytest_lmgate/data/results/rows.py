@@ -90,6 +90,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     metric: str
     filter: str = ""
     tool: str = ""  # of the run
+    run: str = ""  # when it was, or its id; empty if the files do not tell
     remarks: tuple[str, ...] = ()  # of the run
     rows: tuple[ResultRow, ...] = ()
     direction: Direction | None = None  # which scores are better; None if neither the file nor the name tells it
@@ -154,6 +155,7 @@ class ResultRun(msgspec.Struct, frozen=True, kw_only=True):
     path: Path
     tool: str  # with its version, if known
     model: str = ""
+    run: str = ""  # of its series, if they do not tell it
     series: tuple[Series, ...] = ()
     groups: Mapping[str, Group] = {}
     remarks: tuple[str, ...] = ()
@@ -247,7 +249,9 @@ def read(path: Path, columns: Columns | None = None) -> ResultRun:
             (title, count), *_ = Counter(each.title for each in run.series).most_common(1)
             if count > 1:
                 raise DataError(f"{path}: {title} is there twice: name the file or the folder of one run")
-            return replace(run, series=tuple(replace(each, tool=run.tool, remarks=run.remarks) for each in run.series))
+            facts = {"tool": run.tool, "remarks": run.remarks}
+            told = (replace(each, run=each.run or run.run, **facts) for each in run.series)
+            return replace(run, series=tuple(told))
     got = "none of them" if path.exists() else "nothing of this name"
     raise DataError(
         f"{path}: expected the results of lm-eval (--log_samples), inspect_ai, lighteval (--save-details) or "
