@@ -151,7 +151,7 @@ def written(folder: Path, tasks: dict[str, int], choices: int, seed: int) -> Pat
             row |= {"arguments": requests, "resps": [responses], "filtered_resps": responses, "filter": "none"}
             row |= {f"{part}_hash": f"{part} {task} {at}".rjust(64, "0") for part in ("doc", "prompt", "target")}
             lines.append(json.dumps(row | {"metrics": ["acc"], "acc": float(drawn.random() < 0.7)}))
-        (folder / f"samples_{task}_2026-11-27T10-55-28.945430.jsonl").write_text("\n".join(lines))
+        (folder / f"samples_{task}_2026-11-27T10-55-28.94543{seed}.jsonl").write_text("\n".join(lines))
     return folder
 
 

@@ -185,7 +185,7 @@ class Store:
         try:
             inside(self.folder, *path.relative_to(self.folder).parts)
         except OSError as error:
-            self._warn(f"the cache entry {path} cannot be read ({error}); measuring again")
+            self._warn_of_reading(path, error)
             return None
         entry = self._load(path, fingerprint)
         if entry is None and self._remote is not None and self._remote.get(self._name(path), path):
@@ -210,8 +210,12 @@ class Store:
         except CacheError as error:
             self.set_aside(path, error)
         except OSError as error:
-            self._warn(f"the cache entry {path} cannot be read ({error}); measuring again")
+            self._warn_of_reading(path, error)
         return None
+
+    def _warn_of_reading(self, path: Path, error: OSError) -> None:  # once for all entries, as `_save` does
+        why = error.strerror or type(error).__name__
+        self._warn(f"entries in the cache folder {path.parents[1]} cannot be read ({why}); measuring again")
 
     def _save(self, path: Path, fingerprint: Fingerprint, entry: StoredResult) -> bool:
         try:

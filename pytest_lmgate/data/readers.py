@@ -92,6 +92,11 @@ def _csv_rows(path: Path, name: str, delimiter: str = ",") -> Iterator[Any]:
                 continue
             if not header:
                 header = cells
+                if other := next((mark for mark in ";\t|" if mark in cells[0] and len(cells) == 1), None):
+                    raise DataError(
+                        f"dataset {name!r}: {path}:{begin}: expected {delimiter!r} between cells, got {other!r}: "
+                        f"{cells[0]!r:.80}; write it with {delimiter!r}, and cells that have {delimiter!r} in quotes"
+                    )
                 _require_different(header, f"{path}:{begin}", name)
                 continue
             if len(cells) != len(header):
@@ -217,9 +222,10 @@ def _opened(path: Path, name: str, encoding: str, newline: str) -> Iterator[IO[s
                 try:
                     line.decode()
                 except UnicodeDecodeError as error:
+                    likely = "WINDOWS-1252" if before + error.start else "UTF-16"  # which begins with 0xff or 0xfe
                     raise DataError(
                         f"dataset {name!r}: {path}: not UTF-8 at byte {before + error.start:,} "
-                        f"({line[error.start]:#04x}); convert the file, for example with iconv -t UTF-8"
+                        f"({line[error.start]:#04x}); convert the file, for example with iconv -f {likely} -t UTF-8"
                     ) from error
                 before += len(line)
         raise

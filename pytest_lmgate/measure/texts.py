@@ -36,7 +36,7 @@ from pytest_lmgate.measure.scoring import require_ids
 from pytest_lmgate.metrics.score import AnswerCounts, Score
 from pytest_lmgate.metrics.texts import CUT, ENDED, TextMetric, found_metric, require_repeats, text_score
 from pytest_lmgate.settings.entries import DatasetSpec
-from pytest_lmgate.settings.extraction import MultiChoiceRegex, Steps, extracted, texts_read, words_of
+from pytest_lmgate.settings.extraction import THINK, MultiChoiceRegex, Preset, Steps, extracted, texts_read, words_of
 from pytest_lmgate.settings.gate_options import GenerationSettings, TextRequest
 from pytest_lmgate.settings.metrics import METRICS
 from pytest_lmgate.version import __version__
@@ -156,9 +156,18 @@ class GeneratedTexts(Measurement["WrittenTexts"]):
         return WrittenTexts([str(text) for text in texts], [None if each is None else bool(each) for each in cut])
 
     def score(self, statistics: WrittenTexts) -> Score:
-        found = score_texts(self.scorer, self.data, statistics)
+        found = score_texts(self.scorer, self.data, statistics, self._thinks(statistics))
         found.signature = found.signature.plus(*self.settings.signature.fields, ("lmgate", __version__))
         return found
+
+    def _thinks(self, written: WrittenTexts) -> list[bool]:
+        """Return of each text whether the chat template opened thoughts before it, which a server may leave out."""
+        opened = [self.chats.texts.get(prompt, "").rstrip().endswith(THINK) for prompt in self.data.task.prompts]
+        opened *= len(written.texts) // len(opened)
+        return [
+            opens and (is_cut is True or self.model.device != "server")
+            for opens, is_cut in zip(opened, written.cut, strict=True)
+        ]
 
 
 def score_function(function: TextFunction, rows: DatasetRows, request: TextRequest, metric: TextMetric) -> Score:
@@ -169,11 +178,15 @@ def score_function(function: TextFunction, rows: DatasetRows, request: TextReque
     return score.identified(**identity_of_texts(rows, request, metric))
 
 
-def score_texts(metric: TextMetric, data: DatasetRows, written: WrittenTexts) -> Score:
-    """Score the texts of a dataset's rows, or what `extract` finds in them."""
+def score_texts(
+    metric: TextMetric, data: DatasetRows, written: WrittenTexts, thinks: Sequence[bool] | None = None
+) -> Score:
+    """Score the texts of a dataset's rows, or what `extract` finds in them; `thinks` says which begin with thoughts."""
     task, repeats = data.task, len(written.texts) // len(data.task.prompts)
-    steps = require_extraction(metric, data.name, data.spec, repeats)
-    answers = None if steps is None else extracted(steps, written.texts, task.rows, name=data.name)
+    steps, read = require_extraction(metric, data.name, data.spec, repeats), written.texts
+    if steps is not None and isinstance(steps[0], Preset) and thinks is not None:
+        read = [THINK + text if begins else text for text, begins in zip(read, thinks, strict=True)]
+    answers = None if steps is None else extracted(steps, read, task.rows, name=data.name)
     if answers is not None and metric.counts != "missing" and not any(answer.found for answer in answers):
         which = f" by {metric.extraction!r}" if metric.extraction else ""
         raise MetricInputError(

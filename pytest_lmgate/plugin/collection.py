@@ -161,10 +161,17 @@ def asks_for_all(config: pytest.Config) -> bool:
     """Whether the command line selects everything: only a full run knows which baseline entries have no gate."""
     option = config.option
     selects = ("lf", "stepwise", "ignore", "ignore_glob", "deselect", "keyword", "markexpr", "maxfail")
-    others = ("override_ini", "noconftest", "lmgate_config", "inifilename")
+    others = ("noconftest", "lmgate_config", "inifilename")
+    # --strict-markers of pytest 9 is one of a setting, which selects nothing.
+    is_other = any(not re.match(r"strict(_\w+)?=", each) for each in option.override_ini or ())
     by_arguments = config.args_source is pytest.Config.ArgsSource.ARGS
     in_rootdir = config.invocation_params.dir.resolve() == config.rootpath.resolve()
-    return in_rootdir and not by_arguments and not any(getattr(option, name, None) for name in selects + others)
+    return (
+        in_rootdir
+        and not by_arguments
+        and not is_other
+        and not any(getattr(option, name, None) for name in selects + others)
+    )
 
 
 _CLOSE = 0.85  # by difflib: ppl_mx is 0.92 from ppl_max

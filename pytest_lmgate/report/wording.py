@@ -33,7 +33,7 @@ def answer_counts(answers: AnswerCounts | None, *, always: bool = False) -> str:
     """Say how many texts have no answer, or were cut; without `always`, only if there are any."""
     if answers is None:
         return ""
-    counts = ((answers.without, "rows without an answer"), (answers.cut, "texts cut at max_new_tokens"))
+    counts = ((answers.without, "texts without an answer"), (answers.cut, "texts cut at max_new_tokens"))
     return ", ".join(
         f"{count:,} of {answers.rows:,} {what} ({100 * count / answers.rows:.3g}%)"
         for count, what in counts

@@ -23,6 +23,8 @@ from pytest_lmgate.settings.decoding import convert
 
 INVALID = "[invalid]"
 """What stands for an answer that was not found, as in lm-evaluation-harness."""
+THINK = "<think>"
+"""What the thoughts of a model begin with; a chat template may end with it."""
 Row = Mapping[str, Any]
 
 
@@ -152,7 +154,8 @@ class Map(Step, frozen=True, kw_only=True):
 class Preset(Step, frozen=True):
     """A reading of a text that is more than a pattern, by `settings.presets`.
 
-    Its name stands in signatures: a preset that is to read texts in another way gets another name.
+    It does not read thoughts: a text that ends while the model still thinks has no answer. Its name stands in
+    signatures: a preset that is to read texts in another way gets another name.
     """
 
     name = "preset"
@@ -161,7 +164,8 @@ class Preset(Step, frozen=True):
     def apply(self, answers: list[Answer], row: Row, where: str) -> list[Answer]:
         from pytest_lmgate.settings.presets import READINGS  # whose patterns take a while to compile
 
-        texts = [(READINGS[self.reading](text), found) for text, found in answers]
+        said = [(text.rpartition("</think>")[2], found) for text, found in answers]
+        texts = [("" if THINK in text else READINGS[self.reading](text), found) for text, found in said]
         return [Answer(text or INVALID, found and bool(text)) for text, found in texts]
 
 

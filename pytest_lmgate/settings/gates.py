@@ -208,7 +208,11 @@ class EvaluationSpec(msgspec.Struct, frozen=True):
         """
         row = METRICS.get(self.metric, USERS_METRIC)
         shown = {*dict(row.fixed), *dict([row.usual] if row.usual else [])}  # by the metric, or before the bracket
-        words = {name: _word(value) for name, value in _unusual(self.how) if name not in shown}
+        words = {
+            name: _word(value, "@:" if name == "variant" else "")
+            for name, value in _unusual(self.how)
+            if name not in shown
+        }
         return "".join(f"-{name}:{word}" for name, word in words.items() if word)
 
     @property
@@ -393,11 +397,14 @@ def _unusual(record: msgspec.Struct) -> Iterator[tuple[str, Any]]:
             yield field.encode_name, value
 
 
-def _word(value: object) -> str:
-    """Return a value as a part of an id: a word, some digits of a longer text's hash, nothing for objects."""
+def _word(value: object, marks: str) -> str:
+    """Return a value as a part of an id: a word, some digits of another text's hash, nothing for objects.
+
+    A word may have more `marks`, such as those of the variant ``strict:pass@4``.
+    """
     values = value if isinstance(value, list | tuple) else [value]
     text = ",".join(map(str, values))
-    if re.fullmatch(r"[\w.,+-]{1,40}", text):
+    if re.fullmatch(rf"[\w.,+{marks}-]{{1,40}}", text):
         return text
     is_text = all(isinstance(each, str) for each in values)
     return hashlib.sha256(encodable(text).encode()).hexdigest()[:6] if is_text else ""

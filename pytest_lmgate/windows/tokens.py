@@ -278,7 +278,10 @@ def _rendered(turns: Chat, tokenizer: TokenizerFacts, variables: Mapping[str, An
         )
     try:
         render = functools.partial(tokenizer.chat, _messages(turns), **variables)
-        return Rendered(_in_time(render, sum(len(content) for _, content in turns)))
+        text = _in_time(render, sum(len(content) for _, content in turns))
+        if any(role == "system" and said.strip() not in text for role, said in turns):
+            raise ValueError("it leaves out what the system says, so the model would not read it; say it in the prompt")
+        return Rendered(text)
     except Exception as error:  # anything a template raises, for example because it knows no system message
         roles = ", ".join(role for role, _ in turns)
         raise ModelError(
@@ -346,10 +349,17 @@ def require_variables(template: str, variables: Iterable[str]) -> None:
         raise ValueError(f"chat_template_kwargs: the template has no variable {unknown[0]!r}")
 
 
-def continued(text: str, messages: Sequence[Mapping[str, str]]) -> str:
-    """Return a chat, as a template writes it, up to the end of its last turn."""
-    last = messages[-1]["content"].strip()
-    at = text.rfind(last)
-    if at < 0:
+_HERE = "THE-TURN-GOES-ON-HERE "
+
+
+def continued(render: Callable[[list[dict[str, str]]], str], messages: Sequence[Mapping[str, str]]) -> str:
+    """Return a chat as a template renders it, up to the end of its last turn's text, as transformers does.
+
+    A space behind that text stays where the template keeps it.
+    """
+    last = messages[-1]["content"]
+    text = render([*map(dict, messages[:-1]), {**messages[-1], "content": last + _HERE}])
+    at = text.rfind(_HERE.strip())
+    if at < 0 or last.strip() not in text:
         raise ValueError("the template does not write the assistant's last turn as it is, so it cannot be continued")
-    return text[: at + len(last)]
+    return text[:at] if text.startswith(_HERE, at) else text[:at].rstrip()

@@ -1,5 +1,6 @@
 """The store: what was put is got, whatever cannot be trusted is not, and two processes measure once."""
 
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -176,20 +177,19 @@ def test_a_folder_that_cannot_be_written_warns_and_loses_only_the_result(tmp_pat
     ]
 
 
-def test_an_entry_that_cannot_be_read_is_measured_again_and_said(
+def test_entries_that_cannot_be_read_are_measured_again_and_said_in_one_sentence(
     cache: _Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache.store.put(FINGERPRINT, ENTRY)
-    file = cache.file(".lmgate")
 
     def refuse(path: Path) -> None:
-        raise PermissionError(path)
+        raise PermissionError(errno.EACCES, "Permission denied", path)
 
     monkeypatch.setattr(files, "_require_file", refuse)
-    assert cache.store.get(FINGERPRINT) is None
-    (warning,) = cache.warnings
-    assert warning.startswith(f"the cache entry {file} cannot be read (")
-    assert warning.endswith("); measuring again")
+    assert cache.store.get(FINGERPRINT) is cache.store.get_partial(FINGERPRINT) is None
+    folder = cache.file(".lmgate").parents[1]
+    warning = f"entries in the cache folder {folder} cannot be read (Permission denied); measuring again"
+    assert cache.warnings == [warning, warning]
 
 
 def _link(path: Path) -> None:

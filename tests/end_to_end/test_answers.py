@@ -20,7 +20,7 @@ CONFTEST = """
 
     def chat(messages, **variables):
         turns = "".join(f"<{each['role']}>{each['content']}\\n" for each in messages)
-        begin = "" if messages[-1]["role"] == "assistant" else "<assistant>"
+        begin = "" if messages[-1]["role"] == "assistant" else "<assistant>" + "<think>" * ("thinks" in variables)
         return "".join(f"[{key}={value}]" for key, value in variables.items()) + turns.rstrip("\\n") + begin
 
     class Writer(Runner):
@@ -117,7 +117,7 @@ def test_one_generation_serves_all_variants_and_a_failure_shows_what_was_extract
         "max_new_tokens:40|num_beams:1|stop:['Q:']"
     }
     assert len({each["fingerprint"] for each in gates}) == 1
-    ran.says("3 of 8 rows without an answer (37.5%), 1 of 8 texts cut at max_new_tokens (12.5%)")
+    ran.says("3 of 8 texts without an answer (37.5%), 1 of 8 texts cut at max_new_tokens (12.5%)")
     assert [tuple(each["answers"].values()) for each in gates[:2]] == [(8, 3, 1), (8, 1, 1)]
     project.gates(gate("exact_min", limit=0.9))
     ran, (exact,) = project.judged(1)
@@ -138,6 +138,22 @@ def test_no_answer_in_any_row_is_an_error_but_for_the_gate_of_that_share(project
     assert [each["verdict"] for each in gates] == ["error", "error", "fail", "pass"]
     assert gates[2]["value"] == 1.0
     ran.says("extract: expected an answer in some text, got none in 8")
+
+
+def test_a_number_in_thoughts_that_do_not_end_is_no_answer(project: AnswersProject) -> None:
+    texts = {f"q{row}": f"Not 9.</think>\nIt is {row}." for row in range(6)}
+    # One text is cut within its thoughts, the other ends at a stop string there.
+    texts |= {"q6": "Is it 6? No: 9. I think. I think, I think.", "q7": "Is it 7? Q: more</think>It is 7."}
+    project.model("opens", {key: f"<think>{text}" for key, text in texts.items()})
+    project.model("m", texts)  # its chat template opens the thoughts
+    data = DATASET | {"chat": True, "extract": "last-number", "max_new_tokens": 34, "prompt": "{q}"}
+    project.gates(
+        *({name: {"model": model, "dataset": data, "limit": limit}} for model, data in (("opens", "d"), ("m", "opened"))
+          for name, limit in (("exact_min", 0.75), ("invalid_max", 0.25), ("invalid_max", 0.24))),
+        datasets={"d": data, "opened": data | {"chat_template_kwargs": {"thinks": True}}},
+    )  # fmt: skip
+    _, found = project.judged(1)
+    assert [(each["value"], each["verdict"]) for each in found] == 2 * [(0.75, "pass"), (0.25, "pass"), (0.25, "fail")]
 
 
 def test_the_share_of_texts_cut_at_max_new_tokens_is_gated_whatever_is_extracted(project: AnswersProject) -> None:

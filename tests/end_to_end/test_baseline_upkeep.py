@@ -60,7 +60,11 @@ GATE_ID, NEW_ID = (f"test_gate.py::test_{name}::no_regression:ppl[die-words]" fo
 def test_prune_removes_what_no_gate_uses_and_measures_nothing_anew(kept: Project) -> None:
     before = text(kept)
     kept.write(test_gate=marked(gate=BY_PPL)).change("/die}", "/sure}")
-    outcome = kept.with_torch.run("--lmgate-prune").expect(1, failed=1).says("1 removed", f"{OTHER}: removed")
+    outcome = (
+        kept.with_torch.run("--lmgate-prune", "--strict-markers")
+        .expect(1, failed=1)
+        .says("1 removed", f"{OTHER}: removed")
+    )
     assert entries(kept) == [GATE_ID]
     assert json.loads(text(kept))["gates"][GATE_ID] == json.loads(before)["gates"][GATE_ID]
     outcome.is_silent_on("changed")

@@ -18,6 +18,7 @@ CASES = {
     "context": ("counter", f"{PATH}, {BOTH}", f"max_new_tokens={CONTEXT}", f"can write {CONTEXT - 1} at most"),
     "refusing": ("./refusing", f"{PATH}, {BOTH}, chat: true, system: Be brief.", "", "no system message, please"),
     "endless": ("./endless", f"{PATH}, {BOTH}, chat: true", "", "expected at most 1,0"),
+    "ignored": ("./ignoring", f"{PATH}, {BOTH}, chat: true, system: Be brief.", "", "leaves out what the system says"),
     "damaged": ("./damaged", f"{PATH}, {BOTH}", "", "NaN or infinite"),
     "digits": (
         "counter",
@@ -34,6 +35,8 @@ def test_every_bad_input_is_one_clear_error_and_fails_the_build(writing: Project
     project, counter = writing, writers / "counter"
     template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system message, please') }}{% endif %}"
     (project.model("refusing", counter) / "chat_template.jinja").write_text(template)
+    ignoring = "{% for turn in messages if turn.role != 'system' %}{{ turn.content }}{% endfor %}"
+    (project.model("ignoring", counter) / "chat_template.jinja").write_text(ignoring)
     (project.model("endless", counter) / "chat_template.jinja").write_text("{{ 'so ' * 9000000 }}")
     scale_head(project.model("damaged", counter), float("nan"))
     first = ROWS[0]

@@ -59,7 +59,7 @@ def make_chains(folder: Path, chains: Sequence[str] = CHAINS) -> None:
     words = dict.fromkeys(["<unk>", "<s>", "</s>", "Busan", "Shanghai", *" ".join(chains).split()])
     successors = dict.fromkeys(words, "</s>") | {a: b for chain in chains for a, b in pairwise(chain.split())}
     make_writer(folder, list(words), successors)
-    (folder / "chat_template.jinja").write_text("{{ messages[-1].content }} ")
+    (folder / "chat_template.jinja").write_text("{% for turn in messages %}{{ turn.content }} {% endfor %}")
 
 
 def count_tests(guide: str) -> int:

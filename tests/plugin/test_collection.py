@@ -23,6 +23,7 @@ from tests.plugin.conftest import Configured
         "--deselect test_a.py::test_one",
         "--lmgate-config other.yaml",
         "-o addopts=",
+        "--strict-markers -o python_files=x.py",
         "--noconftest",
         ".",
     ],
@@ -32,6 +33,10 @@ def test_what_selects_tests_does_not_ask_for_all(
 ) -> None:
     (pytester.path / "other.yaml").touch()
     assert not asks_for_all(configured(*arguments.split()))
+
+
+def test_strict_options_ask_for_all(configured: Configured) -> None:
+    assert asks_for_all(configured("--strict-markers", "--strict-config"))
 
 
 def test_a_session_that_was_stopped_left_tests() -> None:

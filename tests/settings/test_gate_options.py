@@ -32,6 +32,7 @@ UNITS = get_args(Unit)
         ("rouge_min", (0.4, "rougeL"), {"stemmer": True}, "rouge_min[m-d-stemmer:True]"),
         ("accuracy_min", (0.4,), {"variant": "acc_norm"}, "accuracy_min:acc_norm[m-d]"),
         ("accuracy_min", (0.4,), {"variant": "acc"}, "accuracy_min[m-d]"),
+        ("exact_min", (0.4,), {"variant": "strict:pass@4"}, "exact_min[m-d-variant:strict:pass@4]"),
         ("ppl_max", (9,), {"stride": 512}, "ppl_max[m-d-stride:512]"),
         ("ppl_max", (9,), {"protocol": "gptq", "max_length": 64}, "ppl_max[m-d-protocol:gptq-max_length:64]"),
         ("ppl_max", (9,), {"protocol": "sliding", "unit": "token", "confidence": 0.9}, "ppl_max[m-d]"),

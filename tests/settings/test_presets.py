@@ -166,6 +166,13 @@ def test_a_text_without_an_answer_is_invalid_and_the_signature_names_the_preset(
     assert words_of(steps) == preset
 
 
+def test_thoughts_are_not_read() -> None:
+    texts = ["<think>So 3.", "<think>So 3.</think>4", "So 3.</think>", "4</think>5<think>6", "7"]
+    (steps,) = read_extractions("last-number").values()
+    found = extracted(steps, texts, [{}] * len(texts), name="d")
+    assert [answer.text for answer in found] == [INVALID, "4", INVALID, INVALID, "7"]
+
+
 @pytest.mark.parametrize(
     "piece", ["1,", "a", "{", "*", " ", "A. ", "(A) ", "1 + ", "\\boxed{", "x_", "5a", "-", "\n1. a"]
 )

@@ -184,10 +184,17 @@ def test_more_tokens_than_a_text_has_are_an_error_that_says_how_many() -> None:
 
 
 def test_a_chat_that_ends_with_the_assistant_is_read_up_to_the_end_of_that_turn() -> None:
-    chat = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": " It is "}]
-    assert continued("<user>2+2?<assistant>It is</assistant>", chat) == "<user>2+2?<assistant>It is"
+    kept, stripped, upper = (
+        lambda turns, change=change: "".join(f"<{turn['role']}>{change(turn['content'])}<|end|>\n" for turn in turns)
+        for change in (str, str.strip, str.upper)
+    )
+    # A template may write the turn's text elsewhere too, as in the mark that ends each turn.
+    for text in ("It is", "It is ", " It is\n", "", "end", "n"):
+        chat = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": text}]
+        assert continued(kept, chat) == f"<user>2+2?<|end|>\n<assistant>{text}"
+        assert continued(stripped, chat) == f"<user>2+2?<|end|>\n<assistant>{text.strip()}"
     with pytest.raises(ValueError, match="does not write the assistant's last turn as it is"):
-        continued("<user>2+2?<assistant>IT IS", chat)
+        continued(upper, [{"role": "assistant", "content": "It is"}])
 
 
 CHATS = ((("user", "one"),), (("user", "two"), ("assistant", "three")))

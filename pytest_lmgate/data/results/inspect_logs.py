@@ -15,6 +15,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any
 
+from msgspec.structs import replace
+
 from pytest_lmgate.data.results import rows
 from pytest_lmgate.errors import DataError
 
@@ -111,7 +113,8 @@ def _series(file: Path, log: rows.Json, run: rows.Json, samples: _Samples) -> li
     total, done = results.get("total_samples", count), results.get("completed_samples", count)
     if not total == done == count:
         raise DataError(f"{file}: expected {total} samples, got {count}, of which {done} are complete: it is not whole")
-    return collected.series(run["task"], partial(_told, log, run, results))
+    found = collected.series(run["task"], partial(_told, log, run, results))
+    return [replace(each, run=str(run.get("eval_id") or "")) for each in found]
 
 
 def _told(log: rows.Json, run: rows.Json, results: rows.Json, scorer: str, _: str) -> rows.Told:

@@ -12,6 +12,8 @@ from collections import defaultdict
 from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from pytest_lmgate.data.readers import READERS
 from pytest_lmgate.data.results import rows
 from pytest_lmgate.errors import DataError
@@ -32,7 +34,8 @@ def read(path: Path, columns: rows.Columns) -> rows.ResultRun | None:
         raise DataError(f"{beside}: the run has no details of {', '.join(lost[:5])}: it is not whole")
     series = tuple(each for task, file in tasks.items() for each in _series(task, file, results))
     model, groups = str(results.get("config_general", {}).get("model_name") or ""), _groups(tasks, results)
-    return rows.ResultRun(path=path, tool="lighteval", model=model, series=series, groups=groups, remarks=remarks)
+    found = rows.ResultRun(path=path, tool="lighteval", model=model, run=f"{model} {date}".lstrip(), series=series)
+    return replace(found, groups=groups, remarks=remarks)
 
 
 def _series(task: str, file: Path, results: rows.Json) -> list[rows.Series]:

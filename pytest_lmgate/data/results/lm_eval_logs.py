@@ -60,7 +60,8 @@ def read(path: Path, columns: rows.Columns) -> rows.ResultRun | None:
     series = tuple(each for task, file in tasks.items() for each in _series(task, file, results))
     tool, model = f"lm-eval {results.get('lm_eval_version') or ''}".strip(), str(results.get("model_name") or "")
     groups = _groups(tasks.keys(), results)
-    return rows.ResultRun(path=path, tool=tool, model=model, series=series, groups=groups, remarks=remarks)
+    run = f"{model} {date}".lstrip()
+    return rows.ResultRun(path=path, tool=tool, model=model, run=run, series=series, groups=groups, remarks=remarks)
 
 
 def _series(task: str, file: Path, results: rows.Json) -> list[rows.Series]:

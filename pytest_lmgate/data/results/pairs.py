@@ -56,6 +56,10 @@ def paired(old: Series, new: Series, missing: Missing, names: tuple[str, str] = 
         for side, series in zip(names, (old, new), strict=True):
             if series.refused:
                 raise ComparisonError(f"{side}: {series.refused}; choose other metrics with --metric")
+        if old.run and old.run == new.run:
+            raise ComparisonError(
+                f"{names[0]} and {names[1]} are the same run ({old.run}): did a new one write its own?"
+            )
         unchecked = _require_same_facts(old.facts, new.facts, names)
         if old.direction != new.direction:
             raise ComparisonError(f"{names[0]} says that {old.direction} is better, {names[1]} {new.direction}")

@@ -31,6 +31,7 @@ NAMED = "--id and --score, or id: and score: under results:"
 """How columns are named."""
 DATE = r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?"
 """As tools write it into names of files."""
+_AVERAGES = re.compile(rf".+_({DATE})\.json")
 MOST_BYTES, MOST_LINE = 2**31, 2**26
 """Bytes of a file, or of all that is read of an archive; and of a line."""
 _LOWER = {"loss", "error", "errors", "perplexity", "ppl", "wer", "cer", "ter", "brier", "distance", "bits", "toxicity"}
@@ -89,6 +90,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     metric: str
     filter: str = ""
     tool: str = ""  # of the run
+    run: str = ""  # when it was, or its id; empty if the files do not tell
     remarks: tuple[str, ...] = ()  # of the run
     rows: tuple[ResultRow, ...] = ()
     direction: Direction | None = None  # which scores are better; None if neither the file nor the name tells it
@@ -153,6 +155,7 @@ class ResultRun(msgspec.Struct, frozen=True, kw_only=True):
     path: Path
     tool: str  # with its version, if known
     model: str = ""
+    run: str = ""  # of its series, if they do not tell it
     series: tuple[Series, ...] = ()
     groups: Mapping[str, Group] = {}
     remarks: tuple[str, ...] = ()
@@ -246,7 +249,9 @@ def read(path: Path, columns: Columns | None = None) -> ResultRun:
             (title, count), *_ = Counter(each.title for each in run.series).most_common(1)
             if count > 1:
                 raise DataError(f"{path}: {title} is there twice: name the file or the folder of one run")
-            return replace(run, series=tuple(replace(each, tool=run.tool, remarks=run.remarks) for each in run.series))
+            facts = {"tool": run.tool, "remarks": run.remarks}
+            told = (replace(each, run=each.run or run.run, **facts) for each in run.series)
+            return replace(run, series=tuple(told))
     got = "none of them" if path.exists() else "nothing of this name"
     raise DataError(
         f"{path}: expected the results of lm-eval (--log_samples), inspect_ai, lighteval (--save-details) or "
@@ -391,7 +396,8 @@ def _begins(file: Path, words: Sequence[bytes]) -> bool:
 def newest(path: Path, files: Iterable[Path], name: re.Pattern[str]) -> tuple[dict[str, Path], str, tuple[str, ...]]:
     """Return one run's file of each task, its date, and remarks; `name` has a task and a date.
 
-    It is the newest run if it has all tasks of the others, which are in its folder and so the same model's.
+    It is the newest run if it has all tasks of the others, which are in its folder and so the same model's. A newer run
+    that has only averages is an error: the rows beside it are another model's.
     """
     runs: dict[tuple[str, Path], dict[str, Path]] = defaultdict(dict)
     for file in sorted(files):
@@ -403,6 +409,12 @@ def newest(path: Path, files: Iterable[Path], name: re.Pattern[str]) -> tuple[di
         raise DataError(
             f"{path}: it has {len(runs)} runs, of several models or of several tasks: name the folder of one run, or "
             f"its results_DATE.json if lm-eval wrote it; they are {', '.join(listed):.600}"
+        )
+    averages = [file for file in path.rglob("*.json") if (at := _AVERAGES.fullmatch(file.name)) and at[1] > date]
+    if averages and date:
+        raise DataError(
+            f"{averages[0]}: a run without rows, newer than all runs with rows, the last of {date}: measure it "
+            "again with --log_samples of lm_eval or --save-details of lighteval, or name the folder of another run"
         )
     remark = f"{path}: {len(runs)} runs of one model; the newest is judged, of {date}"
     return runs[last], date, (remark,) if len(runs) > 1 else ()

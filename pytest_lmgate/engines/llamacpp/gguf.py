@@ -343,7 +343,10 @@ def _chat(weights: Weights, special: Mapping[str, str]) -> Callable[..., str] | 
         goes_on, named = messages[-1]["role"] == "assistant", (special.get("eos", ""), special.get("bos", ""))
         formatter: Any = Jinja2ChatFormatter(template, *named, add_generation_prompt=not goes_on)
         formatter.strftime_now = variables.pop("strftime_now", formatter.strftime_now)
-        text = str(formatter(messages=list(messages), **variables).prompt)
-        return continued(text, messages) if goes_on else text
+
+        def render(turns: Sequence[Mapping[str, str]]) -> str:
+            return str(formatter(messages=list(turns), **variables).prompt)
+
+        return continued(render, messages) if goes_on else render(messages)
 
     return chat

@@ -44,7 +44,7 @@ def bisect(
         os.environ.pop(name, None)
     here = Path.cwd()
     below = git(here, "rev-parse", "--show-prefix")
-    first, last = (git(here, "rev-list", "-1", "--end-of-options", name) for name in (good, bad))
+    first, last = (git(here, "rev-list", "-1", "--end-of-options", name, "--") for name in (good, bad))
     links = {str(path): path.resolve() for path in link or ()}
     for number in _ENDING:
         if signal.getsignal(number) != signal.SIG_IGN:  # which nohup does with SIGHUP

@@ -62,7 +62,7 @@ def _reported(path: Path) -> Side:
 
 
 def _recorded(folder: str, commit: str) -> Side:
-    """Return the newest record of each gate of a commit."""
+    """Return the newest record of each gate of a commit, and the faults of the runs that made them."""
     from pytest_lmgate.report.history import read_history
     from pytest_lmgate.tools.history.side_by_side import side_of
 
@@ -80,7 +80,9 @@ def _recorded(folder: str, commit: str) -> Side:
         raise RecordError(f"{place}: no run of commit {commit} is recorded{changed}; lmgate history {place} shows all")
     if len(commits) > 1:
         raise RecordError(f"{place}: {commit} may be one of {', '.join(sorted(commits))}: give more digits of it")
-    return side_of(of_it[-1:], {gate.id: gate for results in of_it for gate in results.verdicts})
+    newest = {gate.id: (gate, results) for results in of_it for gate in results.verdicts}
+    needed = [results for results in of_it if any(each is results for _, each in newest.values())]  # as of shards
+    return side_of(needed, {name: gate for name, (gate, _) in newest.items()})
 
 
 def _is(recorded: str, wanted: str) -> bool:

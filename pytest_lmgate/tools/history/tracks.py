@@ -56,22 +56,22 @@ def _table(track: Track, last: int) -> str:
     noise = _NOISE[track.is_compared]
     header = ("date", "commit", "value", noise, "verdict", "plot")
     lines += table(header, rows, names=["commit"], left=["date"], folds=[noise, "plot"])
-    return "\n".join([*lines, *_sentences(track)])
+    return "\n".join([*lines, *_sentences(track, hidden)])
 
 
-def _sentences(track: Track) -> list[str]:
-    """Describe changes, new series and incomplete runs."""
+def _sentences(track: Track, hidden: int) -> list[str]:
+    """Describe changes and new series, and of the runs that are shown those without a value or not whole."""
     sentences = []
-    for results, gate, finding in zip(track.runs, track.gates, track.findings, strict=True):
+    for at, (results, gate, finding) in enumerate(zip(track.runs, track.gates, track.findings, strict=True)):
         where = f"{when(results.run.date)} {results.run.commit}".rstrip()
         if finding.is_change:
             change = "first change beyond noise" if gate.comparison is None else "first change of the verdict"
             first = change if results is track.runs[track.first_change or 0] else "changed again"
             sentences.append(f"{first}: {where}: {finding.kind}, {finding_words(gate, finding)}")
-        elif finding.why:
+        elif finding.why and (finding.kind == "first" or at >= hidden):
             begins = "a new comparison starts here: " if finding.kind == "first" else "not judged: "
             sentences.append(f"{begins}{where}: {escape_controls(finding.why)}")
-        if not results.is_whole:
+        if not results.is_whole and at >= hidden:
             sentences.append(
                 f"not whole: {where}: {'the run was stopped' if results.run.stopped else 'the run had problems'}"
             )

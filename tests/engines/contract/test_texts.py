@@ -133,6 +133,9 @@ def test_a_chat_is_put_into_the_template_with_its_variables_and_no_others(bench:
     messages = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat"}]
     assert chat([*messages, messages[0]]) == "<s>user: the cat\n<s>assistant: sat\n<s>user: the cat\n"
     assert chat(messages) == "<s>user: the cat\n<s>assistant: sat", "the last turn goes on"
+    for begun in ("sat ", "s", ""):
+        chatted = chat([messages[0], {"role": "assistant", "content": begun}])
+        assert chatted == f"<s>user: the cat\n<s>assistant: {begun}", "behind its own text"
     assert chat(messages[:1], thinks=3) == "<s>user: the cat\nthinks 3"
     with pytest.raises(ValueError, match="no variable 'think'"):
         chat(messages, think=3)

@@ -83,8 +83,9 @@ class Repo:
 def test_the_first_bad_commit_is_found_past_a_broken_one_and_the_checkout_stays_as_it_is(tmp_path: Path) -> None:
     repo = Repo(tmp_path, (6, 6, 8, None, 8, 8), below="quality")
     (repo.here / "model.die").write_text("being edited")
+    repo.git("tag", "text.txt", "main~5")  # a file of this name is there, too
     before = repo.state
-    code, out, err = repo.run("main~5", "main", "--", GATE)
+    code, out, err = repo.run("text.txt", "main", "--", GATE)
     assert code == 0, out + err
     assert f"{repo.commits[2]} is the first bad commit" in out
     assert "Author: Ada" in out

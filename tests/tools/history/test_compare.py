@@ -170,6 +170,18 @@ def test_two_commits_of_a_history_are_compared_by_digits_or_by_name(
         assert json.loads(changed.stdout)["gates"][0]["before"]["value"] == 30.0
 
 
+def test_a_shard_of_a_commit_that_was_stopped_is_worse_until_it_ran_again(tmp_path: Path) -> None:
+    old, new = COMMITS[:2]
+    keep(tmp_path, 1, [gate("a", 9.0), gate("b", 9.0)])
+    keep(tmp_path, 2, [gate("a", 9.0)], commit=new, stopped=True)
+    keep(tmp_path, 3, [gate("b", 9.0)], commit=new)
+    done = lmgate(old, new, "--history", tmp_path)
+    assert (done.exit_code, f"{new}: the run was stopped" in done.output) == (1, True)
+    keep(tmp_path, 4, [gate("a", 9.0)], commit=new)
+    done = lmgate(old, new, "--history", tmp_path)
+    assert (done.exit_code, "stopped" in done.output) == (0, False)
+
+
 def test_what_cannot_be_compared_is_an_error(both: tuple[Path, Path], tmp_path: Path) -> None:
     keep(tmp_path / "runs", 1, [gate("a", 9.0)], commit=f"{COMMITS[0]}+")
     keep(tmp_path / "runs", 2, [gate("a", 9.0)])

@@ -104,6 +104,15 @@ def test_the_last_runs_are_shown_and_all_are_judged(runs: Path) -> None:
     assert len([line for line in done.stdout.splitlines() if line.startswith("2026")]) == 1
 
 
+def test_runs_that_were_not_judged_are_named_where_they_are_shown(tmp_path: Path) -> None:
+    for day in range(1, 6):
+        keep(tmp_path, day, [record(None if day % 2 else 9.0, 0.1, id="g", verdict="pass")], stopped=day % 2 == 1)
+    for last, named in ((0, 3), (2, 1)):
+        text = lmgate(tmp_path, "--last", last).stdout
+        assert (text.count("not judged: "), text.count("not whole: ")) == (named, named)
+        assert "the others were not judged" in text
+
+
 @pytest.mark.parametrize("text", [b"{", b"<<<<<<< HEAD", b"{}", b"\xff"])
 def test_a_damaged_record_is_an_error_that_names_it(runs: Path, text: bytes) -> None:
     (runs / "x.json").write_bytes(text)

@@ -39,6 +39,14 @@ def lighteval(folder: Path) -> list[Path]:
     return [copied(DATA / "lighteval" / side, folder / side) for side in ("old", "new")]
 
 
+@pytest.mark.parametrize("place", ["lm_eval/new", "lighteval/new", "inspect/new.eval"])
+def test_a_copy_of_the_same_run_is_no_new_run(place: str, tmp_path: Path):
+    old, new = (copied(DATA / place, tmp_path / f"{side}{Path(place).suffix}") for side in ("old", "new"))
+    found = judge(old, new)
+    assert (found.code, {gate["verdict"] for gate in found.gates.values()}) == (3, {"error"})
+    assert "OLD and NEW are the same run (" in found.text
+
+
 def test_epochs_of_a_sample_of_inspect_are_one_cluster():
     found = judge(*INSPECT)
     assert found.gates.keys() == {"capitals: match", "capitals: f1"}

@@ -123,7 +123,7 @@ def test_a_group_of_tasks_is_one_gate_weighed_as_the_harness_does(weights: str, 
         fp16="old",
     )
     shutil.copytree(old, tmp_path / "out")
-    session(project, "--lmgate-update")[0].expect(0)
+    session(project, "--lmgate-update", "-k", "not fp16")[0].expect(0)
     shutil.rmtree(tmp_path / "out")
     new.rename(tmp_path / "out")
     _, gates = session(project)

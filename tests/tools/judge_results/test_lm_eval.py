@@ -158,6 +158,18 @@ def test_the_newest_of_several_runs_of_a_model_is_judged_and_it_must_hold_the_sa
     assert "2099-01-01T00-00-00.000000 (1 tasks)" in found.text
 
 
+@pytest.mark.parametrize("side", [NEW, DATA / "lighteval" / "new"], ids=["lm_eval", "lighteval"])
+def test_rows_of_an_old_run_are_not_judged_for_a_newer_run_that_kept_none(side: Path, tmp_path: Path):
+    old, folder = (copied(each, tmp_path / each.name) for each in (side.with_name("old"), side))
+    averages = next(folder.rglob("results_*.json"))
+    shutil.copy(averages, averages.with_name("results_2000-01-01T00-00-00.000000.json"))
+    assert judge(old, folder).gates
+    shutil.copy(averages, averages.with_name("results_2099-01-01T00-00-00.000000.json"))
+    found = judge(old, folder)
+    assert (found.code, found.gates) == (3, {})
+    assert "results_2099-01-01T00-00-00.000000.json: a run without rows, newer than all runs with rows" in found.text
+
+
 WITH_ERROR = {"gsm8k": GSM8K, "arc_easy": "arc_easy: acc"}
 DAMAGED: dict[str, tuple[Change, str]] = {
     "another version": (results(lambda r: r["versions"].update(arc_easy=2.0)), "task version (1.0 in OLD, 2.0 in NEW)"),
