@@ -116,7 +116,12 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
         ("a.csv", b'text\n"open\n\n', False, r".*a\.csv:3: not CSV: .* in the row that begins in line 2$"),
         ("a.csv", b'text,b\na,"b\n"\n"e" f,g\n', False, r".*a\.csv:4: not CSV: [^.]*$"),
         ("a.csv", b"text,b\n\na,b\n1,000,c\n", False, r".*a\.csv:4: expected 2 cells, .* got 3: '1,000,c'"),
-        ("a.csv", b"id,b,text\n1,4,2 + 2 = 4\n2,1,000 apples = 1\n", False, r".*a\.csv:3: .* one number .* '1,000 apples = 1'; put"),
+        (
+            "a.csv",
+            b"id,b,text\n1,4,2 + 2 = 4\n2,1,000 apples = 1\n",
+            False,
+            r".*a\.csv:3: .* one number .* '1,000 apples = 1'; put",
+        ),
         ("a.tsv", b"text\tb\tc\na\tb\n", False, r".*a\.tsv:2: expected 3 cells, .* got 2"),
         ("a.csv", b"text,,,text\na,,,b\n", False, r".*a\.csv:1: 2 columns are called 'text'"),
         ("a.jsonl", b'[{"text": "x"}]', False, r".*expected one row a line, got a JSON array; .* jq -c"),
