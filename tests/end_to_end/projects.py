@@ -226,7 +226,10 @@ def wait_for(condition: Any, what: str, timeout: float = 60) -> None:
 
 
 def environment() -> dict[str, str]:
-    """The environment without what this test session put there for itself; one thread, since the models are tiny."""
+    """The environment without what this test session put there for itself.
+
+    One thread, since the models are tiny, and pytest without LEFT_OUT, also where a test starts it by another way.
+    """
     ours = ("PYTEST_", "LMGATE_", "PYTHONWARNINGS", "COV_")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     kept |= {"OMP_NUM_THREADS": "1", "COLUMNS": "160", "PYTHONDONTWRITEBYTECODE": "1"}
