@@ -15,6 +15,10 @@ def is_private(name: object) -> bool:
     return isinstance(name, str) and name.startswith("_") and not name.endswith("__") and name.isidentifier()
 
 
+def is_named(node: ast.AST, *names: str) -> bool:
+    return isinstance(node, ast.Name) and node.id in names
+
+
 def defined(tree: ast.AST) -> Iterator[str]:
     """Yield the private names that code gives to classes, functions, variables and attributes of its own."""
     for node in ast.walk(tree):
@@ -22,7 +26,7 @@ def defined(tree: ast.AST) -> Iterator[str]:
             yield node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_named(node.value, "self"):
             yield node.attr
 
 
@@ -35,7 +39,7 @@ def used(tree: ast.AST) -> Iterator[tuple[str, str]]:
         elif isinstance(node, ast.Import | ast.ImportFrom):
             paths = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
             names = [part for path in paths for part in path.split(".")]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr", "hasattr", "delattr"):
+        elif isinstance(node, ast.Call) and is_named(node.func, "getattr", "setattr", "hasattr", "delattr"):
             names = [argument.value for argument in node.args[1:2] if isinstance(argument, ast.Constant)]
         yield from ((ast.unparse(node), str(name)) for name in names if is_private(name))
 

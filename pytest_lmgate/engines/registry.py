@@ -172,7 +172,8 @@ def library_warnings() -> Iterator[Mapping[str, None]]:
             # transformers passes nothing on to the root, and prints by a handler of its own.
             if isinstance(logger, logging.Logger) and not logger.propagate and listener not in logger.handlers:
                 stack.callback(setattr, logger, "handlers", logger.handlers)
-                stack.callback(logger.setLevel, logger.level)
                 logger.handlers = [listener]
-                logger.setLevel(min(logger.level, logging.WARNING))
+                if logger.level > logging.WARNING:  # to set a level empties a cache of every logger there is
+                    stack.callback(logger.setLevel, logger.level)
+                    logger.setLevel(logging.WARNING)
         yield listener.texts

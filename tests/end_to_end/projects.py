@@ -29,7 +29,7 @@ CONTEXT = 32
 WORDS = 400
 
 # Plugins that take longer to import than all of pytest, or run tests again; a test of one takes it back in by -p.
-_LEFT_OUT = ("hypothesispytest", "anyio", "rerunfailures", "pytest-retry")
+LEFT_OUT = " ".join(f"-pno:{name}" for name in ("hypothesispytest", "anyio", "rerunfailures", "pytest-retry"))
 
 
 def marked(**gates: str) -> str:
@@ -155,7 +155,7 @@ class Project:
         imported: Imported = "pytest" if torch_free else "torch" if early else self.imported
         python = sys.executable if fresh else warm_python(environment(), imported)
         return subprocess.Popen(
-            [python, "-m", "pytest", *(f"-pno:{name}" for name in _LEFT_OUT), *arguments],
+            [python, "-m", "pytest", *arguments],
             cwd=cwd or self.folder,
             env=environment() | dict(env or {}),
             stdin=subprocess.DEVNULL,
@@ -226,10 +226,14 @@ def wait_for(condition: Any, what: str, timeout: float = 60) -> None:
 
 
 def environment() -> dict[str, str]:
-    """The environment without what this test session put there for itself; one thread, since the models are tiny."""
+    """The environment without what this test session put there for itself.
+
+    One thread, since the models are tiny, and pytest without LEFT_OUT, also where a test starts it by another way.
+    """
     ours = ("PYTEST_", "LMGATE_", "PYTHONWARNINGS", "COV_")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
-    return {**kept, "OMP_NUM_THREADS": "1", "COLUMNS": "160", "PYTHONDONTWRITEBYTECODE": "1"}
+    kept |= {"OMP_NUM_THREADS": "1", "COLUMNS": "160", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**kept, "PYTEST_ADDOPTS": LEFT_OUT}
 
 
 def scale_head(folder: Path, factor: float) -> None:

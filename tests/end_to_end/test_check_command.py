@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from pytest_lmgate.cli.app import app
-from tests.end_to_end.projects import Project
+from tests.end_to_end.projects import LEFT_OUT, Project, environment
+from tests.warm import warm_python
 
 GATE = "- ppl_max: {model: die, dataset: words, limit: 70}"
 GATES = f"""\
@@ -25,6 +27,8 @@ gates:
 @pytest.fixture
 def file(project: Project, models: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(project.folder)
+    monkeypatch.setattr(sys, "executable", warm_python(environment(), "pytest"))  # that runs a conftest.py
+    monkeypatch.setenv("PYTEST_ADDOPTS", LEFT_OUT)
     project.write(prompts_jsonl='{"q": "w1 w2"}\n{"q": "w3"}\n')
     project.add("datasets", prompts="path: prompts.jsonl, prompt: '{q}'")
     project.add("models", served=f"server: 'http://localhost:1/v1', model: m, tokenizer: {models}/die")

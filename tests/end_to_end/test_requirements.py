@@ -6,11 +6,11 @@ from tests.end_to_end.projects import Project
 
 
 def test_a_gate_and_a_fixture_of_a_model_whose_program_is_missing_are_skipped_unless_all_are_required(
-    unmeasured: Project, models: Path
+    project: Project, models: Path
 ) -> None:
     server = "{command: 'no-such-program {port}', requires: {command: no-such-program}}"
     served = f"server: {server}, model: m, tokenizer: {models / 'die'}, load: {{context: 16}}"
-    unmeasured.add("models", served=served).write(
+    project.add("models", served=served).write(
         test_it="""
             import pytest
 
@@ -21,5 +21,5 @@ def test_a_gate_and_a_fixture_of_a_model_whose_program_is_missing_are_skipped_un
         """,
     )
     lacks = "models.served.server.requires: expected the program 'no-such-program' in PATH, found none"
-    unmeasured.run("-rs").expect(0, skipped=2).says(lacks)
-    unmeasured.run("--lmgate-require-all").expect(1, failed=1, error=1).says(lacks)
+    project.run("-rs").expect(0, skipped=2).says(lacks)
+    project.run("--lmgate-require-all").expect(1, failed=1, error=1).says(lacks)

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -113,8 +114,10 @@ class GitHub:
         state = {"comments": [], "labels": [], "files": {}, "branch": "a/b #1", "calls": [], "refuses": False}
         self._state.write_text(json.dumps(state))
         python = warm_python(environment(), "pytest")
-        programs = {"python": f'#!/bin/sh\nexec "{python}" "$@"\n'}
-        programs["gh"] = _GH.format(python=shutil.which("python3"), state=str(self._state), bot=BOT)
+        # What `-c` runs needs the standard library alone, which a new interpreter has sooner.
+        plain = f"{sys.executable} -ISE"
+        programs = {"python": f'#!/bin/sh\n[ "$1" = -c ] && exec {plain} "$@"\nexec "{python}" "$@"\n'}
+        programs["gh"] = _GH.format(python=plain, state=str(self._state), bot=BOT)
         for name, text in programs.items():
             (self._programs / name).write_text(text)
             (self._programs / name).chmod(0o755)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.end_to_end.projects import LEFT_OUT
 from tests.warm import Imported, warm_python
 
 CONTEXT = 640
@@ -168,6 +169,7 @@ class Project:
                 "PYTHONDONTWRITEBYTECODE": "1",
                 "COLUMNS": "160",
                 "OMP_NUM_THREADS": "1",
+                "PYTEST_ADDOPTS": LEFT_OUT,
                 **self.environment,
                 **env,
             },

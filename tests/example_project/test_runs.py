@@ -33,14 +33,13 @@ def failing(cache) -> subprocess.CompletedProcess:
 
 
 def run_gates(cache: Path, *arguments: str) -> subprocess.CompletedProcess:
-    python = warm_python(environment(), "torch")
     return subprocess.run(
-        [python, "-m", "pytest", "-p", "no:cacheprovider", f"--lmgate-cache={cache}", *arguments],
+        [warm_python(environment()), "-m", "pytest", "-p", "no:cacheprovider", f"--lmgate-cache={cache}", *arguments],
         cwd=ROOT / "example_project",
         capture_output=True,
         text=True,
         timeout=300,
-        env={**environment(), "HF_HUB_OFFLINE": "1", "COLUMNS": "110"},
+        env={**environment(), "LMGATE_OFFLINE": "1", "COLUMNS": "110"},
     )
 
 

@@ -3,8 +3,9 @@
 It is an error, or it changes what is measured or judged.
 """
 
+import functools
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,14 @@ def _seen(session: Evaluator, use: str, keys: Mapping[str, Any]) -> tuple[Any, .
         return None
 
 
+@pytest.fixture(scope="module")
+def seen(session: Evaluator) -> Callable[..., tuple[Any, ...] | None]:
+    """What is seen by a use of the dataset of another, plain or with one more key; each is looked up once."""
+    return functools.cache(
+        lambda by, dataset, key=None: _seen(session, by, {**USES[dataset][2], **({key: KEYS[key]} if key else {})})
+    )
+
+
 def test_every_key_of_a_dataset_is_tried() -> None:
     # Only the metric task reads task:, for which tests/tools/tasks has an installed task.
     assert KEYS.keys() | {"task"} == {field.name for field in msgspec.structs.fields(DatasetSpec)}
@@ -129,16 +138,14 @@ def test_every_key_of_a_dataset_is_tried() -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("use", USES)
-def test_no_key_of_a_dataset_is_accepted_and_unused(session: Evaluator, use: str, key: str) -> None:
-    plain = USES[use][2]
-    keys = {**plain, key: KEYS[key]}
-    before, after = _seen(session, use, plain), _seen(session, use, keys)
+def test_no_key_of_a_dataset_is_accepted_and_unused(seen: Callable[..., Any], use: str, key: str) -> None:
+    before, after = seen(use, use), seen(use, use, key)
     assert before is not None
     assert (after is None) == (key in ERRORS[use]), after
     if key in OF_OTHERS.get(use, ()):
         assert after == before
-        use = "texts" if key in OF_TEXTS else "begun" if key in BEGINS else "rows"
-        before, after = _seen(session, use, plain), _seen(session, use, keys)
+        by = "texts" if key in OF_TEXTS else "begun" if key in BEGINS else "rows"
+        before, after = seen(by, use), seen(by, use, key)
     assert after != before
 
 
@@ -196,6 +203,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def described(models: Path) -> Callable[[str], Any]:
+    """What is known of the model of an engine without further keys; each is looked up once."""
+    return functools.cache(lambda engine: _described(models, {**ENGINES[engine][0], "backend": engine}))
+
+
 def _described(folder: Path, keys: Mapping[str, Any]) -> Any:
     """What is known of a model, and how it runs; None where an entry or a file is refused."""
     try:
@@ -221,7 +234,9 @@ def test_every_key_of_a_model_and_every_engine_is_tried() -> None:
         for key in (sorted(refused) if engine in ("onnx", "llama.cpp") else MODEL_KEYS)
     ],
 )
-def test_no_key_of_a_model_is_accepted_and_unused(models: Path, engine: str, key: str) -> None:
+def test_no_key_of_a_model_is_accepted_and_unused(
+    models: Path, described: Callable[[str], Any], engine: str, key: str
+) -> None:
     plain, refused = ENGINES[engine]
     if key == "pickle_weights" and key not in refused:
         plain = {**plain, "path": "pickled"}
@@ -231,7 +246,7 @@ def test_no_key_of_a_model_is_accepted_and_unused(models: Path, engine: str, key
     assert (after is None) == (key in refused or key == "key")
     if key == "requires":  # it decides whether a gate is run
         return
-    assert after is None or after != _described(models, {**plain, "backend": engine})
+    assert after is None or after != described(engine)
 
 
 @pytest.mark.parametrize("engine", ["transformers", "vllm", "server", "command"])

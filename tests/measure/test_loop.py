@@ -176,7 +176,7 @@ print(float(abs(measure(8) - expected).max()), len(lowered))
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits the address space, as Linux does")
 def test_a_batch_too_large_for_the_memory_is_halved_until_it_fits_and_gives_the_same_numbers() -> None:
-    command = [warm_python(environment(), "torch"), "-c", _MEASURE]
+    command = [warm_python(environment()), "-c", _MEASURE]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment(), check=False)
     assert done.returncode == 0, done.stderr
     difference, lowered = map(float, done.stdout.split()[-2:])

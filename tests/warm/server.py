@@ -32,14 +32,17 @@ from typing import NoReturn
 
 LONGEST = 1 << 17  # bytes of a request: arguments, folder and environment
 
-# What a session imports that measures with dice, and a worker of xdist.
+# What a session imports that measures with dice, a worker of xdist, and `lmgate`.
 _PYTEST = (
     "execnet.gateway_base",
     "filelock",
+    "numpy.ma",  # by numpy.unique
     "pytest_lmgate.plugin.session",
     "sacrebleu.metrics",
+    "typer._adapters",  # with pydantic
     "xdist.remote",
     "yaml",
+    "zoneinfo",
 )
 # What transformers imports, but nothing that is Hugging Face's own.
 _TORCH = (
@@ -65,9 +68,11 @@ _TRANSFORMERS = (
     "tokenizers",
     "transformers.generation",
     "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto",
     "transformers.models.bert.modeling_bert",
     "transformers.models.llama.modeling_llama",
     "transformers.models.t5.modeling_t5",
+    "transformers.tokenization_utils_tokenizers",
 )
 _OF_HUGGING_FACE = {"accelerate", "datasets", "huggingface_hub", "peft", "tokenizers", "transformers"}
 LIBRARIES = {"pytest": _PYTEST, "torch": _TORCH, "transformers": _TRANSFORMERS}
@@ -82,6 +87,7 @@ def warm_up(imported: str) -> None:
     """Import what takes long to import; by pytest first, so that it rewrites the assertions of its plugins."""
     import pytest
 
+    os.environ.pop("PYTEST_ADDOPTS", None)  # a plugin that a test leaves out is left out there alone
     with contextlib.redirect_stdout(io.StringIO()):
         left_out = [f"-pno:{name}" for name in ("hypothesispytest", "rerunfailures", "pytest-retry")]
         # Without the conftest.py of the folder in which the first test asked for this server.

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import peft
 import pytest
 import torch
 
@@ -73,6 +72,8 @@ def _ignores_its_cache() -> Any:
 
 def _with_virtual_tokens() -> Any:
     with quiet():
+        import peft  # and with it bitsandbytes and torch's compiler, for 2 s
+
         how = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5)
         return peft.get_peft_model(build("llama"), how).eval()
 

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.projects import environment
+from tests.end_to_end.projects import LEFT_OUT, environment
 from tests.warm import warm_python
 
 FAIR_DIE = Path(__file__).parents[2] / "engines" / "fair_die.py"
-PLAIN = "-p no:hypothesispytest -p no:anyio -p no:xdist"  # which take long to import
 GATE = "lmgate.yaml::ppl_max[die-text]"
 YAML = """
 models: {die: {path: model.die}}
@@ -64,7 +63,7 @@ class Repo:
         temporary = {} if temporary is None else {"TMPDIR": str(temporary)}
         return subprocess.Popen(
             [python, "-m", "pytest_lmgate.cli", "bisect", *arguments], cwd=self.here, preexec_fn=_heed_signals,
-            env={**environment(), "PYTEST_ADDOPTS": PLAIN, **temporary}, stdout=subprocess.PIPE,
+            env={**environment(), "PYTEST_ADDOPTS": f"{LEFT_OUT} -pno:xdist", **temporary}, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
