@@ -132,7 +132,7 @@ class Store:
         Whoever can write a proof can write a measurement too, so a proof is believed as a measurement is: whole, of
         this very model and, with a key, signed.
         """
-        with contextlib.suppress(OSError, CacheError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, CacheError, ValueError, KeyError, TypeError, RecursionError):
             kept = json.loads(read_sealed(self._proof(model), self._key))
             if kept["model"] == model.text:
                 return dict(kept["proofs"])

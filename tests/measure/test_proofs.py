@@ -101,9 +101,16 @@ def of_no_transform(path: Path, kept: dict[str, Any]) -> None:
     write_sealed(path, json.dumps({**kept, "proofs": {**kept["proofs"], "head": 99}}).encode())
 
 
+def nested(path: Path, _: dict[str, Any]) -> None:
+    write_sealed(path, b"[" * 100_000)
+
+
 @pytest.mark.parametrize(
     ("spoil", "expected"),
-    [(damaged, WHOLE), (of_another_model, WHOLE), (without_facts, WHOLE), (of_no_transform, {"prove_head": 1})],
+    [
+        *((spoil, WHOLE) for spoil in (damaged, of_another_model, without_facts, nested)),
+        (of_no_transform, {"prove_head": 1}),
+    ],
 )
 def test_a_proof_that_is_damaged_or_of_another_model_proves_nothing(
     workplace: Any, tried: Counter[str], spoil: Callable[[Path, dict[str, Any]], None], expected: dict[str, int]
