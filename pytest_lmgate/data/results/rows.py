@@ -32,6 +32,7 @@ NAMED = "--id and --score, or id: and score: under results:"
 DATE = r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?"
 """As tools write it into names of files."""
 _AVERAGES = re.compile(rf".+_({DATE})\.json")
+_FILES = {"lm-eval": "samples_*.jsonl", "lighteval": "details_*.parquet", "inspect_ai": "*.eval"}
 MOST_BYTES, MOST_LINE = 2**31, 2**26
 """Bytes of a file, or of all that is read of an archive; and of a line."""
 _LOWER = {"loss", "error", "errors", "perplexity", "ppl", "wer", "cer", "ter", "brier", "distance", "bits", "toxicity"}
@@ -231,6 +232,8 @@ class Columns(msgspec.Struct, frozen=True):
 
 def read(path: Path, columns: Columns | None = None) -> ResultRun:
     """Read the results in a file or folder; DataError if no format takes it, or something in it cannot be."""
+    if len(tools := [tool for tool, pattern in _FILES.items() if any(path.rglob(pattern))]) > 1:
+        raise DataError(f"{path}: results of several tools, {' and '.join(tools)}: name the file or folder of one run")
     for reader in _readers():
         try:
             run = reader(path, columns or Columns())

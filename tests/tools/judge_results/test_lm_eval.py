@@ -220,6 +220,7 @@ DAMAGED: dict[str, tuple[Change, str]] = {
     "a folder in place of the rows": (
         lambda folder: [(file.unlink(), file.mkdir()) for file in folder.glob("samples_arc*")],
         "cannot be read: Is a directory"),
+    "two tools": (lambda folder: (folder / "details_gsm8k_0.parquet").touch(), "several tools, lm-eval and lighteval"),
     "only averages": (lambda folder: [file.unlink() for file in folder.glob("samples*")], "with --log_samples"),
 }  # fmt: skip
 
