@@ -14,6 +14,7 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,7 +27,7 @@ _PLAIN = "utf-8"
 # A byte-order mark is part of a text, but not of a table.
 _TABLE = "utf-8-sig"
 # Two cells of CSV that are one text, in a row that has lost another cell: 1,000 apples.
-_CUT_NUMBER = re.compile(r"(?:\A|,)(\d{1,3},0\d\d [a-z][^,]*)")
+_CUT_NUMBER = re.compile(r"\d{1,3}"), re.compile(r"0\d\d [a-z]")
 
 
 def read_text(path: Path, name: str) -> str:
@@ -105,11 +106,13 @@ def _csv_rows(path: Path, name: str, delimiter: str = ",") -> Iterator[Any]:
                     f"{len(cells)}: {delimiter.join(cells)!r:.80}; put a cell with {delimiter!r}, a quote or a line "
                     "break in quotes"
                 )
-            if delimiter == "," and (cut := _CUT_NUMBER.search(",".join(cells))):
-                raise DataError(
-                    f"dataset {name!r}: {path}:{begin}: two cells look like one number that was cut at its comma: "
-                    f"{cut[1]!r:.80}; put a cell with ',' in quotes, or write rows in which they are two as .jsonl"
-                )
+            for one, other in pairwise(cells) if delimiter == "," else ():
+                if _CUT_NUMBER[1].match(other) and _CUT_NUMBER[0].fullmatch(one):
+                    raise DataError(
+                        f"dataset {name!r}: {path}:{begin}: two cells look like one number that was cut at its comma: "
+                        f"{f'{one},{other}'!r:.80}; put a cell with ',' in quotes, or write rows in which they are two "
+                        "as .jsonl"
+                    )
             yield dict(zip(header, cells, strict=True))
 
 

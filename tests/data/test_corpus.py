@@ -79,6 +79,12 @@ def test_the_text_column_of_a_table_is_read_unchanged(tmp_path: Path, file: str)
     assert read(tmp_path / file) == Corpus("d", tuple(ROWS))
 
 
+def test_a_comma_of_a_number_in_quotes_cuts_nothing(tmp_path: Path) -> None:
+    texts = ("1,000 apples are red", "of 2,050 people", "at 7,1,000 came")
+    (tmp_path / "a.csv").write_text("id,text\n" + "".join(f'7,"{text}"\n' for text in texts))
+    assert read(tmp_path / "a.csv").rows == texts
+
+
 @pytest.mark.parametrize("file", ["rows.jsonl", "rows.parquet", "rows"])
 @pytest.mark.parametrize(("value", "kind"), [(None, "NoneType"), (3, "int"), (["x"], "list")])
 def test_a_cell_that_is_no_text_is_an_error_that_names_its_row(
