@@ -11,7 +11,7 @@ from typing import Any, get_args
 from pytest_lmgate.judge.result import Verdict
 from pytest_lmgate.report.page import rendered
 from pytest_lmgate.report.text import counted, table
-from pytest_lmgate.tools.drill.plan import Finding, Guard, smallest_seen
+from pytest_lmgate.tools.drill.plan import Finding, Guard, by_reason, smallest_seen
 from pytest_lmgate.tools.drill.planting import Fault, Kind
 
 MOST_EXACT = 12
@@ -159,10 +159,7 @@ class Report:
                 )
         if self.left_out:
             found.append(f"No time for {', '.join(fault.name for fault in self.left_out)}.")
-        reasons = self.not_tried
-        for why in dict.fromkeys(reasons.values()):
-            found.append(f"Not tried: {', '.join(name for name in reasons if reasons[name] == why)}, because {why}.")
-        return found
+        return found + [f"Not tried: {names}, because {why}." for why, names in by_reason(self.not_tried).items()]
 
     def passed(self, guard: Guard) -> tuple[float, str]:
         """Return the largest damage that a gate let pass, and the name of the fault; none is smaller than any."""

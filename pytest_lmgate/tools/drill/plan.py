@@ -196,8 +196,7 @@ class Drill:
             raise ConfigError(f"--seconds: no time for a single fault: the quickest takes about {about(least)}")
         if not self.tried_faults:
             reasons = {fault: reason for (_, fault), reason in self.reasons.items()}
-            names = {why: ", ".join(name for name in reasons if reasons[name] == why) for why in reasons.values()}
-            words = "; ".join(f"{named}: {why}" for why, named in names.items())
+            words = "; ".join(f"{named}: {why}" for why, named in by_reason(reasons).items())
             raise ModelError(f"no fault can be planted in the models of these gates: {words}")
 
     @property
@@ -303,6 +302,11 @@ class Drill:
         except Exception as error:  # of a user's own fault, or of a model that its code does not know
             return f"it cannot be planted: {type(error).__name__}: {error}"
         return ""
+
+
+def by_reason(reasons: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of faults for each of their reasons, in one text."""
+    return {why: ", ".join(name for name in reasons if reasons[name] == why) for why in reasons.values()}
 
 
 def seconds_of(evaluator: FaultyEvaluator) -> dict[str, float]:
