@@ -29,7 +29,9 @@ _Samples = list[tuple[str, Any]]
 
 def read(path: Path, columns: rows.Columns) -> rows.ResultRun | None:
     """Read a log, or a folder of logs with one of each task."""
-    files = rows.files_of(path, "*.eval") or rows.files_of(path, "*.json", b'"status"', b'"eval"', b'"version"')
+    files = rows.files_of(path, rows.FILES["inspect_ai"]) or rows.files_of(
+        path, "*.json", b'"status"', b'"eval"', b'"version"'
+    )
     tool, model, series = "", "", []
     tasks: dict[str, Path] = {}
     for file in files:

@@ -12,8 +12,6 @@ from collections import defaultdict
 from functools import partial
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from pytest_lmgate.data.readers import READERS
 from pytest_lmgate.data.results import rows
 from pytest_lmgate.errors import DataError
@@ -24,7 +22,7 @@ _GENERATION = ("generation_size", "stop_sequence", "num_samples", "generation_gr
 
 def read(path: Path, columns: rows.Columns) -> rows.ResultRun | None:
     """Read an output folder with one run, or the details of one task."""
-    tasks, date, remarks = rows.newest(path, rows.files_of(path, "details_*.parquet"), _DETAILS)
+    tasks, date, remarks = rows.newest(path, rows.files_of(path, rows.FILES["lighteval"]), _DETAILS)
     if not tasks:
         return None
     details = next((each for each in path.parents if each.name == "details"), path.parent)
@@ -34,8 +32,9 @@ def read(path: Path, columns: rows.Columns) -> rows.ResultRun | None:
         raise DataError(f"{beside}: the run has no details of {', '.join(lost[:5])}: it is not whole")
     series = tuple(each for task, file in tasks.items() for each in _series(task, file, results))
     model, groups = str(results.get("config_general", {}).get("model_name") or ""), _groups(tasks, results)
-    found = rows.ResultRun(path=path, tool="lighteval", model=model, run=f"{model} {date}".lstrip(), series=series)
-    return replace(found, groups=groups, remarks=remarks)
+    return rows.ResultRun(
+        path=path, tool="lighteval", model=model, date=date, series=series, groups=groups, remarks=remarks
+    )
 
 
 def _series(task: str, file: Path, results: rows.Json) -> list[rows.Series]:

@@ -44,10 +44,10 @@ class _Sample(msgspec.Struct):
 def read(path: Path, columns: rows.Columns) -> rows.ResultRun | None:
     """Read a folder, the samples of one task, or a results file with the samples of its run."""
     of_run = _RESULTS.fullmatch(path.name)
-    files = path.parent.glob(f"samples_*_{of_run[1]}.jsonl") if of_run else rows.files_of(path, "samples_*.jsonl")
+    files = path.parent.glob(f"samples_*_{of_run[1]}.jsonl") if of_run else rows.files_of(path, rows.FILES["lm-eval"])
     tasks, date, remarks = rows.newest(path, files, _SAMPLES)
     if not tasks:
-        if any(path.rglob("results_*.json")) and not any(path.rglob("details_*.parquet")):
+        if any(path.rglob("results_*.json")) and not any(path.rglob(rows.FILES["lighteval"])):
             raise DataError(f"{path}: it has averages, but no rows: run lm_eval with --log_samples")
         return None
     folder = next(iter(tasks.values())).parent
@@ -60,8 +60,7 @@ def read(path: Path, columns: rows.Columns) -> rows.ResultRun | None:
     series = tuple(each for task, file in tasks.items() for each in _series(task, file, results))
     tool, model = f"lm-eval {results.get('lm_eval_version') or ''}".strip(), str(results.get("model_name") or "")
     groups = _groups(tasks.keys(), results)
-    run = f"{model} {date}".lstrip()
-    return rows.ResultRun(path=path, tool=tool, model=model, run=run, series=series, groups=groups, remarks=remarks)
+    return rows.ResultRun(path=path, tool=tool, model=model, date=date, series=series, groups=groups, remarks=remarks)
 
 
 def _series(task: str, file: Path, results: rows.Json) -> list[rows.Series]:

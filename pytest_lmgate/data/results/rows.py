@@ -32,7 +32,8 @@ NAMED = "--id and --score, or id: and score: under results:"
 DATE = r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?"
 """As tools write it into names of files."""
 _AVERAGES = re.compile(rf".+_({DATE})\.json")
-_FILES = {"lm-eval": "samples_*.jsonl", "lighteval": "details_*.parquet", "inspect_ai": "*.eval"}
+FILES = {"lm-eval": "samples_*.jsonl", "lighteval": "details_*.parquet", "inspect_ai": "*.eval"}
+"""Names of the files that hold a tool's rows."""
 MOST_BYTES, MOST_LINE = 2**31, 2**26
 """Bytes of a file, or of all that is read of an archive; and of a line."""
 _LOWER = {"loss", "error", "errors", "perplexity", "ppl", "wer", "cer", "ter", "brier", "distance", "bits", "toxicity"}
@@ -156,7 +157,7 @@ class ResultRun(msgspec.Struct, frozen=True, kw_only=True):
     path: Path
     tool: str  # with its version, if known
     model: str = ""
-    run: str = ""  # of its series, if they do not tell it
+    date: str = ""  # empty if its series tell their run, or nothing does
     series: tuple[Series, ...] = ()
     groups: Mapping[str, Group] = {}
     remarks: tuple[str, ...] = ()
@@ -232,7 +233,7 @@ class Columns(msgspec.Struct, frozen=True):
 
 def read(path: Path, columns: Columns | None = None) -> ResultRun:
     """Read the results in a file or folder; DataError if no format takes it, or something in it cannot be."""
-    if len(tools := [tool for tool, pattern in _FILES.items() if any(path.rglob(pattern))]) > 1:
+    if len(tools := [tool for tool, pattern in FILES.items() if any(path.rglob(pattern))]) > 1:
         raise DataError(f"{path}: results of several tools, {' and '.join(tools)}: name the file or folder of one run")
     for reader in _readers():
         try:
@@ -252,9 +253,9 @@ def read(path: Path, columns: Columns | None = None) -> ResultRun:
             (title, count), *_ = Counter(each.title for each in run.series).most_common(1)
             if count > 1:
                 raise DataError(f"{path}: {title} is there twice: name the file or the folder of one run")
+            name = f"{run.model} {run.date}".strip() if run.date else ""
             facts = {"tool": run.tool, "remarks": run.remarks}
-            told = (replace(each, run=each.run or run.run, **facts) for each in run.series)
-            return replace(run, series=tuple(told))
+            return replace(run, series=tuple(replace(each, run=each.run or name, **facts) for each in run.series))
     got = "none of them" if path.exists() else "nothing of this name"
     raise DataError(
         f"{path}: expected the results of lm-eval (--log_samples), inspect_ai, lighteval (--save-details) or "
@@ -413,10 +414,10 @@ def newest(path: Path, files: Iterable[Path], name: re.Pattern[str]) -> tuple[di
             f"{path}: it has {len(runs)} runs, of several models or of several tasks: name the folder of one run, or "
             f"its results_DATE.json if lm-eval wrote it; they are {', '.join(listed):.600}"
         )
-    averages = [file for file in path.rglob("*.json") if (at := _AVERAGES.fullmatch(file.name)) and at[1] > date]
-    if averages and date:
+    others = ((file, _AVERAGES.fullmatch(file.name)) for file in (path.rglob("*.json") if runs else ()))
+    if averages := next((file for file, at in others if at and at[1] > date), None):
         raise DataError(
-            f"{averages[0]}: a run without rows, newer than all runs with rows, the last of {date}: measure it "
+            f"{averages}: a run without rows, newer than all runs with rows, the last of {date}: measure it "
             "again with --log_samples of lm_eval or --save-details of lighteval, or name the folder of another run"
         )
     remark = f"{path}: {len(runs)} runs of one model; the newest is judged, of {date}"
