@@ -148,7 +148,7 @@ BOXES = [
     ("\\boxed 5", ""), ("\\boxed{}", ""), ("\\boxed{\\boxed{5}}", "5"), ("\\fbox{7}", ""), ("no box", ""),
     ("\\boxed{\\text{B}}", "\\text{B}"), ("\\boxed{\\{1, 2\\}}", "\\{1, 2\\}"), ("\\boxed{5\\}", ""),
     ("$$\\boxed{42}$$", "42"), ("\\boxed{5}\\n", "5"), ("\\boxed{5} or \\boxed{6}", ""),
-    ("$\\boxed{5}$, or $\\boxed{6}$", ""),    ("\\boxed{5} for x or y; \\boxed{6}", "6"),
+    ("$\\boxed{5}$, or $\\boxed{6}$", ""), ("\\boxed{5} for x or y; \\boxed{6}", "6"),
 ]  # fmt: skip
 
 
