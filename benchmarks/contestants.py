@@ -21,7 +21,7 @@ from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.engines.tokenizers import tokenizer_facts
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.measure import loop
-from pytest_lmgate.measure.scoring import score
+from pytest_lmgate.measure.loop import score
 from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.windows.protocols import WindowPlan, plan_windows, tokenize
 from pytest_lmgate.windows.requests import window_requests

@@ -81,8 +81,7 @@ def compare_choices(lm: Any, loaded: Any, shape: str, args: argparse.Namespace) 
     """Score four choices of each question by both programs."""
     from pytest_lmgate.engines.tokenizers import tokenizer_facts
     from pytest_lmgate.engines.transformers.runner import TransformersRunner
-    from pytest_lmgate.measure.loop import Job
-    from pytest_lmgate.measure.scoring import score
+    from pytest_lmgate.measure.loop import Job, score
     from pytest_lmgate.windows.choices import Question, plan_choices
     from pytest_lmgate.windows.requests import window_requests
 

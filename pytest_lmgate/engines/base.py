@@ -143,7 +143,7 @@ class Runner:
 
     A method that reads or writes raises `OutOfMemory` if fewer requests may fit. Any other exception that is not this
     package's becomes an error that names the model and its input. Before the first measurement, trials check a causal
-    model (`measure.scoring`): it may not see later tokens, and must give the same numbers twice and probabilities that
+    model (`measure.trials`): it may not see later tokens, and must give the same numbers twice and probabilities that
     sum to 1 at most.
 
     Attributes:

@@ -27,8 +27,8 @@ from pytest_lmgate.errors import EngineError, ModelError
 from pytest_lmgate.identity import replaced_in_libraries, summarize
 from pytest_lmgate.measure.divergence import RemoteRunner, compared, strictest
 from pytest_lmgate.measure.lookup import ModelPool
-from pytest_lmgate.measure.loop import Log, explained
-from pytest_lmgate.measure.scoring import prepared_to_score
+from pytest_lmgate.measure.loop import Log
+from pytest_lmgate.measure.trials import explained, prepared_to_score
 from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.settings.session import Executor
 from pytest_lmgate.version import __version__

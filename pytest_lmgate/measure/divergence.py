@@ -22,7 +22,7 @@ from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.engines.base import COLUMNS, Batching, BatchPolicy, Distributions, Model, Runner
 from pytest_lmgate.errors import ModelError, NonFiniteError
-from pytest_lmgate.measure.loop import Job, Log, eager, explained, prepared, run_batches
+from pytest_lmgate.measure.loop import Job, Log, TargetSink, eager, prepared, require_finite, run_batches
 from pytest_lmgate.measure.measurement import (
     MeasurementContext,
     TargetMeasurement,
@@ -31,7 +31,7 @@ from pytest_lmgate.measure.measurement import (
     planned_windows,
     require,
 )
-from pytest_lmgate.measure.scoring import TargetSink, prepared_to_score, require_finite, require_ids
+from pytest_lmgate.measure.trials import explained, prepared_to_score, require_ids
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
 from pytest_lmgate.metrics.likelihoods import TargetLayout
 from pytest_lmgate.metrics.score import Score, make_score

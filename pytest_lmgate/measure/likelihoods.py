@@ -17,6 +17,7 @@ from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.data.corpus import Corpus, TextSizes
 from pytest_lmgate.errors import ConfigError, DataError, ModelError, ProtocolError
+from pytest_lmgate.measure.loop import score
 from pytest_lmgate.measure.measurement import (
     Measurement,
     MeasurementContext,
@@ -31,7 +32,6 @@ from pytest_lmgate.measure.measurement import (
     template_address,
 )
 from pytest_lmgate.measure.rows import DatasetRows
-from pytest_lmgate.measure.scoring import score
 from pytest_lmgate.metrics.likelihoods import ChoiceStatistics, LikelihoodStatistics, TargetLayout, TargetStatistics
 from pytest_lmgate.metrics.score import Score, make_score
 from pytest_lmgate.metrics.texts import TextMetric, text_score

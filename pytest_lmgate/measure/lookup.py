@@ -26,7 +26,7 @@ from pytest_lmgate.engines.devices import available_bytes, hardware_of
 from pytest_lmgate.engines.registry import library_warnings, raised
 from pytest_lmgate.errors import CacheError, LmgateError, MetricInputError, ModelError, escape_controls
 from pytest_lmgate.identity import replaced_in_libraries, summarize
-from pytest_lmgate.measure.loop import Job, Log, Progress
+from pytest_lmgate.measure.loop import Job, Log
 from pytest_lmgate.measure.measurement import Measurement, MeasurementContext, impossible
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.windows.tokens import TokenizerFacts
@@ -163,7 +163,7 @@ class Measurements:
     _replaced: dict[str, Sequence[str]] = field(default_factory=dict)  # by the models' keys
     _hits: Verified = field(default_factory=Verified)
     _drawn: list[tuple[Measurement[Any], Any]] = field(default_factory=list)
-    _latest: Progress | None = None  # of the measurement that runs
+    _speed: dict[str, float] = field(default_factory=dict)  # of the measurement that runs, see `Job.speed`
     # What earlier sessions have proved of the models that were loaded, by key; None: nothing of it is believed.
     _proofs: dict[str, Mapping[str, Any]] | None = field(default_factory=dict)
 
@@ -242,9 +242,8 @@ class Measurements:
                 "device": measurement.model.device,
                 "hardware": hardware,
                 "load_warnings": self._warnings_of(measurement),
+                **self._speed,
             }
-            if self._latest is not None:
-                about |= {"tokens": self._latest.tokens, "seconds": self._latest.seconds}
             self.store.put(measurement.fingerprint, replace(whole, facts={**whole.facts, **about}))
             for model in measurement.models:
                 self._keep_proofs(model)
@@ -380,15 +379,19 @@ class Measurements:
         self, measurement: Measurement[Any], *, is_kept: bool = False, shuffle: int | None = None
     ) -> MeasurementContext:
         """Return what a measurement is made with."""
-        self._latest, metric, fingerprint = None, measurement.metric, measurement.fingerprint
-
-        def progress(progress: Progress) -> None:
-            self._latest = progress
-            self.log.progress(progress)
+        fingerprint, speed = measurement.fingerprint, dict[str, float]()
+        self._speed = speed
 
         def job(model: str, dataset: str, batch_size: int | str) -> Job:
-            log = replace(self.log, progress=progress)
-            job = Job(model=model, dataset=dataset, metric=metric, batch_size=batch_size, log=log, shuffle=shuffle)
+            job = Job(
+                model=model,
+                dataset=dataset,
+                metric=measurement.metric,
+                batch_size=batch_size,
+                log=self.log,
+                shuffle=shuffle,
+                speed=speed,
+            )
             if not is_kept:
                 return job
             known = None if self.options.refresh else self.store.get_partial(fingerprint)

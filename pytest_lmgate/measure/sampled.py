@@ -19,7 +19,7 @@ from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.engines.base import Drawn, Model
 from pytest_lmgate.errors import EngineError, ModelError
 from pytest_lmgate.measure.divergence import require_same_tokens
-from pytest_lmgate.measure.loop import Job
+from pytest_lmgate.measure.loop import Job, score
 from pytest_lmgate.measure.measurement import (
     MeasurementContext,
     TargetMeasurement,
@@ -30,8 +30,8 @@ from pytest_lmgate.measure.measurement import (
     template_address,
 )
 from pytest_lmgate.measure.rows import DatasetRows
-from pytest_lmgate.measure.scoring import require_ids, score
 from pytest_lmgate.measure.texts import prompt_encoder, written_rows
+from pytest_lmgate.measure.trials import require_ids
 from pytest_lmgate.metrics.divergence import SampledStatistics, WrittenStatistics
 from pytest_lmgate.metrics.likelihoods import TargetLayout
 from pytest_lmgate.metrics.score import Score, make_score

@@ -32,7 +32,7 @@ from pytest_lmgate.measure.measurement import (
     template_variables,
 )
 from pytest_lmgate.measure.rows import DatasetRows
-from pytest_lmgate.measure.scoring import require_ids
+from pytest_lmgate.measure.trials import require_ids
 from pytest_lmgate.metrics.score import AnswerCounts, Score
 from pytest_lmgate.metrics.texts import CUT, ENDED, TextMetric, found_metric, require_repeats, text_score
 from pytest_lmgate.settings.entries import DatasetSpec

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from pytest_lmgate.data.corpus import Corpus
-from pytest_lmgate.measure.loop import Job
+from pytest_lmgate.measure.loop import Job, score
 from pytest_lmgate.measure.measurement import planned_windows
-from pytest_lmgate.measure.scoring import score
 from pytest_lmgate.measure.texts import generate
 from pytest_lmgate.settings.gate_options import GenerationSettings, WindowProtocol
 from pytest_lmgate.windows.requests import Requests, window_requests

@@ -10,8 +10,7 @@ import pytest
 from pytest_lmgate.engines.base import Batching, BatchPolicy, OutOfMemory, Runner
 from pytest_lmgate.engines.registry import raised
 from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
-from pytest_lmgate.measure.loop import Job, Log, Progress
-from pytest_lmgate.measure.scoring import score
+from pytest_lmgate.measure.loop import Job, Log, Progress, score
 from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.requests import Request, Requests
 from pytest_lmgate.windows.tokens import PromptIds, TokenizerFacts

@@ -14,8 +14,7 @@ import pytest
 from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.engines.base import Batching, BatchPolicy, OutOfMemory, Runner
 from pytest_lmgate.errors import EngineError
-from pytest_lmgate.measure.loop import Batches, Job, Log, halved
-from pytest_lmgate.measure.scoring import score
+from pytest_lmgate.measure.loop import Batches, Job, Log, halved, score
 from pytest_lmgate.windows.requests import Request, Requests
 from tests.end_to_end.projects import environment
 from tests.warm import warm_python

@@ -9,8 +9,7 @@ import pytest
 from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.engines.base import Batching, OutOfMemory, Runner
 from pytest_lmgate.errors import EngineError, LmgateError, ModelError, UnreliableError
-from pytest_lmgate.measure.loop import Job
-from pytest_lmgate.measure.scoring import score
+from pytest_lmgate.measure.loop import Job, score
 from pytest_lmgate.windows.requests import Request
 from tests.windows.documents import document_requests
 

@@ -10,8 +10,7 @@ from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.engines.base import COLUMNS
 from pytest_lmgate.errors import LmgateError
 from pytest_lmgate.measure.divergence import ModelPair, compare
-from pytest_lmgate.measure.loop import Job
-from pytest_lmgate.measure.scoring import score
+from pytest_lmgate.measure.loop import Job, score
 from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.windows.requests import Request
 from tests.engines.contract.bench import MOST, QUIZ, ROWS, Bench

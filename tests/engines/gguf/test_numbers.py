@@ -23,8 +23,7 @@ pytest.importorskip("llama_cpp", reason="llama-cpp-python is NOT installed; make
 from pytest_lmgate.engines.base import COLUMNS
 from pytest_lmgate.errors import LmgateError, ModelError
 from pytest_lmgate.measure.divergence import ModelPair, compare
-from pytest_lmgate.measure.loop import Job, Log
-from pytest_lmgate.measure.scoring import score
+from pytest_lmgate.measure.loop import Job, Log, score
 from tests.engines.numbers import CORPUS, JOB, nll_of, requests_of, texts_of
 
 SLIDING = WindowProtocol("sliding", 96, 32)

@@ -22,9 +22,9 @@ from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.measure import loop
 from pytest_lmgate.measure.divergence import ModelPair, compare
-from pytest_lmgate.measure.loop import Job, Log
-from pytest_lmgate.measure.scoring import ScoringResult, score, try_out
+from pytest_lmgate.measure.loop import Job, Log, ScoringResult, score
 from pytest_lmgate.measure.texts import generate
+from pytest_lmgate.measure.trials import try_out
 from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.protocols import WindowPlan
 from pytest_lmgate.windows.requests import Pair, Piece, Requests, masked_requests, pair_requests, window_requests

@@ -15,8 +15,7 @@ from pytest_lmgate.engines.transformers import runner as transformers_runner
 from pytest_lmgate.engines.transformers.decoding import Decoding
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.measure.cluster import outline
-from pytest_lmgate.measure.loop import Job
-from pytest_lmgate.measure.scoring import score
+from pytest_lmgate.measure.loop import Job, score
 from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.protocols import WindowPlan
 from pytest_lmgate.windows.requests import Requests, window_requests

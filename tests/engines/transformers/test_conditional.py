@@ -9,8 +9,7 @@ import torch
 from pytest_lmgate.engines.tokenizers import quiet, tokenizer_facts
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.errors import DataError, ModelError, NonFiniteError
-from pytest_lmgate.measure.loop import Job
-from pytest_lmgate.measure.scoring import score
+from pytest_lmgate.measure.loop import Job, score
 from pytest_lmgate.windows.requests import Pair, encode_pairs, pair_requests
 from tests.engines.transformers.measuring import measure_conditional_nll
 from tests.engines.transformers.writing import PROMPTS, prompts

@@ -1,4 +1,4 @@
-"""Scoring requests: a model is tried out first, and all that it gives is checked.
+"""Trials: a model is tried out before its numbers count, all that it gives is checked, and its exceptions explained.
 
 A causal model is tried on the first text that it has to read, once, and not again in later sessions that find the proof
 in the cache: by `Runner.probe` where its engine has that, else
@@ -12,146 +12,45 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pytest_lmgate.arrays import Floats, Ints
-from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.engines.base import Batching, OutOfMemory, Runner
 from pytest_lmgate.engines.registry import raised
-from pytest_lmgate.errors import EngineError, LmgateError, ModelError, NonFiniteError, UnreliableError
-from pytest_lmgate.measure.loop import Job, discarded_if_unreliable, explained, prepared, run_batches
+from pytest_lmgate.errors import EngineError, LmgateError, ModelError, UnreliableError
 from pytest_lmgate.windows.requests import Request, Requests, read_once
 
 _CAUSAL = "causal"  # the proof that a model has passed the trials, see `Runner.proofs`
-_LOWEST = -1e-3  # rounding may put the NLL of a certain token below 0
 
 
-class ScoringResult(NamedTuple):
-    """The NLLs of a measurement."""
+@contextlib.contextmanager
+def explained(model: str, what: Callable[[], str], *, halves: bool = False) -> Iterator[None]:
+    """Turn a model's exceptions into errors that name the model and its input, as in ``a window of 512 tokens``.
 
-    nll: Floats  # in nats, shape ``[targets]``, float64
-    is_double: bool  # whether the model computed in float64
-    # whether each target is the most likely token, shape ``[targets]``; None if the requests do not ask
-    greedy: NDArray[np.bool_] | None = None
-
-
-def score(runner: Runner, requests: Requests, job: Job) -> ScoringResult:
-    """Score every target; requests that read and score the same are run once."""
-    columns = 2 if requests.greedy else 1
-
-    def check(index: int, values: Floats) -> None:
-        require_finite(values if columns == 1 else values[:, 0], requests, index, job.model)
-
-    sink = TargetSink(requests, job, check, columns=columns)
-
-    def begin(some: Sequence[int]) -> Callable[[], list[Floats]]:
-        made = [requests.make(each) for each in some]
-        require_ids((ids for each in made for ids in (each.ids, each.targets)), job.model)
-        joined, parted = read_once(made) if batching.dedup_reads else (made, list)
-        wait = runner.begin(joined)
-        if batching.dispatch_async:
-            return lambda: parted(checked(wait(), job.model))
-        found = parted(checked(wait(), job.model))
-        return lambda: found
-
-    with discarded_if_unreliable(job), runner.measuring():
-        batching = prepared(job.model, requests, lambda: prepared_to_score(runner, requests, job.model), job)
-        with reread(runner, requests, job.model):
-            run_batches(requests, begin, sink, batching, job)
-    if columns == 1:
-        return ScoringResult(sink.values, batching.is_double)
-    return ScoringResult(sink.values[:, 0], batching.is_double, sink.values[:, 1] == 1)
-
-
-class TargetSink:
-    """The numbers of each target as they come in, NaN before; a request is done completely or not at all.
-
-    `check` raises if the results of a request, given by number, are not finite. Each token is read in so many `passes`.
-    The mean of the first of the `columns` is said in words by `show`, by default as what `Job.metric` makes of NLLs.
+    With `halves`, `OutOfMemory` passes, for a caller that retries with less.
     """
-
-    def __init__(
-        self,
-        requests: Requests,
-        job: Job,
-        check: Callable[[int, Floats], None],
-        *,
-        columns: int = 1,
-        passes: int = 1,
-        show: Callable[[float], str] | None = None,
-    ) -> None:
-        self._requests, self._model, self._check, self._passes = requests, job.model, check, passes
-        self._show = show or partial(_loss_words, job.metric)
-        self.only: Container[int] | None = None  # the requests that can be run now, where not all can
-        self.of, self.tokens = int(requests.counts.sum()), 0
-        table: Floats = np.full((self.of, columns), np.nan)
-        self._first = table[:, 0]
-        self.values = self._first if columns == 1 else table
-        known = None if job.partial is None else job.partial.arrays.get("measured")
-        if known is not None and known.shape == self.values.shape:
-            finite = np.isfinite(known.reshape(table.shape)).all(1)
-            kept = np.repeat(np.logical_and.reduceat(finite, requests.offsets[:-1]), requests.counts)
-            self.values[kept] = known[kept]
-            for item, begin in enumerate(requests.offsets[:-1].tolist()):
-                if kept[begin]:
-                    check(item, self.values[begin : begin + requests.counts[item]])
-        self.done = int(np.isfinite(self._first).sum())
-        job.say_resumed(self.done, self.of)
-        self.total = float(np.nansum(self._first, dtype=np.float64)) if self.done else 0.0
-
-    @property
-    def so_far(self) -> str:
-        return f"{self.done / self.of:.0%}, {self._show(self.total / self.done)} so far"
-
-    @property
-    def entry(self) -> StoredResult:
-        return StoredResult({"measured": self.values})
-
-    def is_done(self, item: int) -> bool:
-        can_run = self.only is None or item in self.only
-        return not can_run or bool(np.isfinite(self._first[self._requests.offsets[item]]))
-
-    def put(self, items: Sequence[int], results: Sequence[Floats]) -> None:
-        """Take the results of some requests, and of all equal ones."""
-        offsets = self._requests.offsets
-        for item, values in zip(items, results, strict=True):
-            if values.shape != self.values[: self._requests.counts[item]].shape:
-                raise EngineError(
-                    f"model {self._model!r}: expected {self._requests.counts[item]:,} numbers of "
-                    f"{self._requests.describe([item])}, got an array of shape {list(values.shape)}"
-                )
-            self._check(item, values)
-            for equal in self._requests.repeats[item]:
-                self.values[offsets[equal] : offsets[equal + 1]] = values
-                self.done += len(values)
-                self.total += float(values.reshape(len(values), -1)[:, 0].sum(dtype=np.float64))
-            self.tokens += self._passes * int(self._requests.lengths[item])
-
-
-def _loss_words(metric: str, mean: float) -> str:
-    return f"{metric} {math.exp(min(700.0, mean)):.4g}" if metric in ("ppl", "pppl") else f"loss {mean:.4g}"
-
-
-def require_finite(values: Floats, requests: Requests, index: int, model: str) -> None:
-    """Refuse NLLs that are NaN, infinite or negative."""
-    if (lowest := float(values.min(initial=0.0))) < _LOWEST:
+    try:
+        yield
+    except LmgateError:
+        raise
+    except OutOfMemory as error:
+        if halves:
+            raise
+        details = f" ({error.details})" if error.details else ""
         raise EngineError(
-            f"model {model!r}: a negative log-likelihood of {lowest:.4g} nats in {requests.describe([index])}: "
-            "expected 0 or more, since a probability is at most 1; does its engine give log-likelihoods?"
-        )
-    bad = np.flatnonzero(~np.isfinite(values))
-    if len(bad):
-        kind = "NaN" if np.isnan(values[bad[0]]) else "infinite"
-        raise NonFiniteError(
-            f"model {model!r}: {kind} log-likelihood of {requests.where(index, int(bad[0]))} ({len(bad)} of "
-            f"{len(values)} targets there); the weights are damaged, or the dtype overflows (try dtype: float32)"
-        )
+            f"model {model!r}: out of memory with {what()} alone on {error.where}; use shorter inputs (max_length), "
+            f"dtype: bfloat16, or a device with more memory{details}"
+        ) from error
+    except Exception as error:
+        raise EngineError(
+            f"model {model!r}: running {what()} failed: {raised(error)}; an input beyond the model's context can cause "
+            "this"
+        ) from error
 
 
 # Tokens of the texts that are read before and after a measurement, and those over which their numbers are averaged.
