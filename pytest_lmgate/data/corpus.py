@@ -25,7 +25,7 @@ from pytest_lmgate.data.readers import (
     read_text,
     saved_rows,
 )
-from pytest_lmgate.data.tags import Tags, row_tags, tags_by_column
+from pytest_lmgate.data.tags import Tags, columns_of, row_tags, tags_by_column
 from pytest_lmgate.errors import ConfigError, DataError, nearest
 from pytest_lmgate.settings.entries import TEXT_SUFFIXES, DatasetSpec, Sample
 
@@ -110,19 +110,19 @@ def read_corpus(spec: DatasetSpec, path: Path | None, *, name: str, offline: boo
         _require_size(path.stat().st_size, name)
         return Corpus(name, _kept([read_text(path, name)], name), is_one_text=True, tokens=spec.tokens, **joined)
     rows: Iterable[Any] = read_rows(spec, path, name=name, offline=offline)
-    tags: list[tuple[Any, ...]] = []
+    columns, tags = columns_of(spec.tags), list[tuple[Any, ...]]()
     counted: list[str] = []
 
     def seen() -> Iterator[Any]:
         for index, row in enumerate(rows):
-            if spec.tag_columns:
-                tags.append(row_tags(row, spec.tag_columns, name, index))
+            if columns:
+                tags.append(row_tags(row, columns, name, index))
             if spec.counted is not None:
                 counted.append(_text(row, index, spec.counted, name, key="counted"))
             yield row
 
     kept = _kept(_texts(seen(), spec.text, name), name)  # before what comes with the rows
-    return Corpus(name, kept, counted=tuple(counted), tags=tags_by_column(tags, spec.tag_columns), **joined)
+    return Corpus(name, kept, counted=tuple(counted), tags=tags_by_column(tags, columns), **joined)
 
 
 def read_rows(

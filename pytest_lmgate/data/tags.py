@@ -17,6 +17,11 @@ _Value = str | int | float | bool
 _MANY, _RANGES = 10, 4
 
 
+def columns_of(tags: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the columns that the `tags` of a dataset's entry name, each once."""
+    return tuple(dict.fromkeys([tags] if isinstance(tags, str) else tags or ()))
+
+
 def read_tags(rows: Sequence[Any], columns: Sequence[str], name: str) -> Tags:
     """Read the tags of rows that are in memory; see `row_tags` and `tags_by_column`."""
     return tags_by_column([row_tags(row, columns, name, index) for index, row in enumerate(rows)], columns)

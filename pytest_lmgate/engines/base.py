@@ -45,7 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.arrays import Floats, Ints
-from pytest_lmgate.errors import ConfigError, ModelError, nearest
+from pytest_lmgate.errors import ConfigError, EngineError, ModelError, nearest
 from pytest_lmgate.identity import Snapshot
 from pytest_lmgate.settings.entries import ModelSpec
 from pytest_lmgate.settings.gate_options import GenerationSettings
@@ -456,3 +456,19 @@ def check_ids(highest: int, size: int, model: str) -> None:
             f"model {model!r}: its tokenizer gives token id {highest}, but its vocabulary has {size} entries; the "
             "tokenizer belongs to another model, or tokens were added without resizing the embeddings"
         )
+
+
+def checked(found: Any, model: str) -> list[Floats]:
+    """Return the NLLs of some requests as float64; an engine may fill the same array again for the next requests."""
+    if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable):
+        raise EngineError(f"model {model!r}: expected a list of arrays of NLLs, got {type(found).__name__}")
+    results = []
+    for values in found:
+        array = np.asarray(values)
+        if array.dtype.kind != "f":
+            raise EngineError(
+                f"model {model!r}: expected real floating-point numbers, the NLLs of a request's targets in nats, got "
+                f"{array.dtype} {array.ravel()[:1].tolist()!r:.60}"
+            )
+        results.append(np.array(array, np.float64))
+    return results

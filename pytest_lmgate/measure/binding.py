@@ -18,13 +18,12 @@ from pytest_lmgate.engines.registry import backend_name
 from pytest_lmgate.errors import ConfigError, naming_argument, nearest
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.likelihoods import (
-    CausalLikelihoods,
     ChoiceLikelihoods,
     ChoicesByTask,
     MaskedLikelihoods,
     TargetLikelihoods,
 )
-from pytest_lmgate.measure.measurement import Measurement
+from pytest_lmgate.measure.measurement import CausalLikelihoods, Measurement
 from pytest_lmgate.measure.results import ResultScores, ResultsRequest
 from pytest_lmgate.measure.rows import require_questions, require_references
 from pytest_lmgate.measure.sampled import SampledDivergences, SelfDivergences

@@ -27,14 +27,16 @@ from pytest_lmgate.measure.measurement import (
     MeasurementContext,
     TargetMeasurement,
     identity_of,
+    joining,
     layout,
     planned_windows,
-    require,
+    same_numbers,
+    weights_of,
 )
 from pytest_lmgate.measure.trials import explained, prepared_to_score, require_ids
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
 from pytest_lmgate.metrics.likelihoods import TargetLayout
-from pytest_lmgate.metrics.score import Score, make_score
+from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.gate_options import DivergenceRequest, Signature, Windowing
 from pytest_lmgate.settings.metrics import METRICS
 from pytest_lmgate.version import __version__
@@ -57,10 +59,7 @@ class Divergences(TargetMeasurement[DivergenceStatistics]):
     asked: DivergenceRequest
     reference: Model
     kept = DivergenceStatistics
-
-    def __post_init__(self) -> None:
-        for each in self.models:
-            require(each, self.metric, "compare", "causal")
+    offers = ("compare",)
 
     @cached_property
     def windowing(self) -> Windowing:
@@ -124,12 +123,26 @@ class Divergences(TargetMeasurement[DivergenceStatistics]):
         found = compare(pair, window_requests(streams, plan, data.name), job)
         return DivergenceStatistics(
             **dict(zip(COLUMNS, np.ascontiguousarray(found.T), strict=True)),
-            **layout(plan, streams, data, by_document=windowing.by_document),
+            **layout(plan, streams, data, windowing),
         )
+
+    @property
+    def remarks(self) -> list[str]:
+        return joining(self.data, self.asked.protocol)
+
+    def doubts(self, statistics: DivergenceStatistics) -> list[str]:
+        names = f"{self.model.name!r}", f"its reference {self.reference.name!r}"
+        if self.model.name == self.reference.name or weights_of(self.model) == weights_of(self.reference) != "":
+            return [
+                f"{names[0]} and {names[1]} have the same weights and run in the same way: a gate on their divergence "
+                "can never fail; check the path of both"
+            ]
+        same = np.array_equal(statistics.nll_p, statistics.nll_q)
+        return [same_numbers(self.model.name, names[1])] if same else []
 
     def clusters(self, tokenizer: TokenizerFacts) -> tuple[int, str]:
         streams, plan = planned_windows(self.data, self.windowing, tokenizer, self.reference.name)
-        return TargetLayout(**layout(plan, streams, self.data, by_document=self.windowing.by_document)).clusters
+        return TargetLayout(**layout(plan, streams, self.data, self.windowing)).clusters
 
     def tokens(self, tokenizer: TokenizerFacts) -> int:
         streams, plan = planned_windows(self.data, self.windowing, tokenizer, self.reference.name)
@@ -138,7 +151,7 @@ class Divergences(TargetMeasurement[DivergenceStatistics]):
     def score(self, statistics: DivergenceStatistics) -> Score:
         own = {option: getattr(self.asked, option) for option in METRICS[self.metric].options}
         iid = self.windowing.rules.iid
-        found = make_score(self.metric, statistics, signature=self.signature, iid=iid, **own)
+        found = self.metric_score(statistics, iid=iid, **own)
         found.details = {"reference": self.reference.name, **found.details}
         return found
 

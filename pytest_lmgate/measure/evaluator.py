@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-import numpy as np
 import yaml
 
 from pytest_lmgate.cache.fingerprint import FileDigests
@@ -26,15 +25,13 @@ from pytest_lmgate.cache.store import logs_of, open_store
 from pytest_lmgate.data.corpus import (
     Corpus,
     corpus_from_rows,
-    looks_like_documents,
     read_corpus,
     read_rows,
     rows_in_memory,
 )
-from pytest_lmgate.data.prompts import Chat
 from pytest_lmgate.data.results.rows import Columns, ResultRun, Series
 from pytest_lmgate.data.results.rows import read as read_results
-from pytest_lmgate.data.tags import read_tags
+from pytest_lmgate.data.tags import columns_of, read_tags
 from pytest_lmgate.engines.base import Backend, Model, ModelEntry, Runner
 from pytest_lmgate.engines.devices import device_ingredients
 from pytest_lmgate.engines.registry import backend_called, described
@@ -42,10 +39,10 @@ from pytest_lmgate.errors import ConfigError, ModelError, escape_controls
 from pytest_lmgate.identity import Snapshot, replaced_in_libraries, summarize
 from pytest_lmgate.measure.binding import Bound, BoundGate, DataRef, ModelRef, Names, bind, bind_gate
 from pytest_lmgate.measure.divergence import Divergences
-from pytest_lmgate.measure.likelihoods import CausalLikelihoods, ConditionalLikelihoods
+from pytest_lmgate.measure.likelihoods import ConditionalLikelihoods
 from pytest_lmgate.measure.lookup import Measurements
 from pytest_lmgate.measure.loop import Log
-from pytest_lmgate.measure.measurement import Measurement, identity_of, same_numbers, weights_of
+from pytest_lmgate.measure.measurement import CausalLikelihoods, Measurement
 from pytest_lmgate.measure.results import ResultScores, ResultsRequest, results_model
 from pytest_lmgate.measure.rows import DatasetRows, mappings
 from pytest_lmgate.measure.texts import TextFunction, identity_of_texts, score_function
@@ -54,10 +51,10 @@ from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import TextMetric, text_score
 from pytest_lmgate.settings.entries import DatasetSpec, ModelSpec
 from pytest_lmgate.settings.file import Project
-from pytest_lmgate.settings.gate_options import TextRequest, WindowProtocol
+from pytest_lmgate.settings.gate_options import TextRequest
 from pytest_lmgate.settings.gates import EvaluationSpec, Gate
 from pytest_lmgate.settings.session import Options
-from pytest_lmgate.windows.tokens import PIN, Chats
+from pytest_lmgate.windows.tokens import DatedChats
 
 if TYPE_CHECKING:
     from pytest_lmgate.measure.cluster import Cluster
@@ -151,7 +148,7 @@ class Resolver:
     def model(self, given: Any) -> Model:
         """Describe a model, given as in a gate or already resolved."""
         ref = given if isinstance(given, ModelRef) else self.names.model(given)
-        if ref.is_results:
+        if ref.spec is not None and ref.spec.results is not None:
             raise ConfigError(f"model: expected one that runs, but {ref.name!r} is results, which only gates read")
         if ref.spec is not None:
             return self._from_files(ref, ref.spec)
@@ -212,7 +209,7 @@ class Resolver:
             shown = read_rows(DatasetSpec(path=spec.examples), file, name=f"{name} (examples)", key=key)
             examples = mappings(shown, f"{name} (examples)")
         rows = mappings(found, name)
-        return DatasetRows(name, spec, rows, examples, read_tags(rows, spec.tag_columns, name))
+        return DatasetRows(name, spec, rows, examples, read_tags(rows, columns_of(spec.tags), name))
 
     def _read_entry(self, kind: str, ref: DataRef, read: Callable[[], T]) -> T:
         paths = [self._project.path(each) for each in (ref.spec.path, ref.spec.examples) if each]
@@ -322,8 +319,7 @@ class Evaluator:
         self.resolver = Resolver(self.project, self.options, store.digests, self.users_backends, cluster, self.log.note)
         # The texts of functions by their ids and the digest of the prompts, where gates share them.
         self._written: dict[int, dict[str, list[str]]] | None = None
-        # Those into which a template wrote the time in this session, by the model and one of them.
-        self._dated: dict[tuple[str, Chat], Chats] = {}
+        self._dated = DatedChats()
 
     def for_project(self, project: Project) -> Evaluator:
         """Return the evaluator of another project, which shares cache, models in memory and measurements with this."""
@@ -368,36 +364,25 @@ class Evaluator:
         """Measure for a gate or a fixture; for encoder-decoder models, perplexity is that of the first reference."""
         started, bound = time.monotonic(), self.bind(what)
         if bound.measurement is None:
-            return self._of_texts(bound, expect, started)
-        made = self.measurements.get_or_measure(lambda: self._ready(bound, expect))
-        self._require_same_time()
-        measurement, model = made.measurement, made.measurement.model
-        score = self._with_hint(measurement.score(made.statistics), measurement.data.name)
-        score.device, score.content, score.weights = model.device, identity_of(model), weights_of(model)
-        score.hardware = made.hardware
-        if isinstance(measurement, Divergences):
-            reference = measurement.reference
-            if model.name == reference.name or score.weights == weights_of(reference) != "":
-                self.log.remark(
-                    f"{model.name!r} and its reference {reference.name!r} have the same weights and run in the same "
-                    "way: a gate on their divergence can never fail; check the path of both"
-                )
-            elif np.array_equal(made.statistics.nll_p, made.statistics.nll_q):
-                self.log.remark(same_numbers(model.name, f"its reference {reference.name!r}"))
-        score = score.identified(**measurement.identity)
-        score.signature = score.signature.plus(*measurement.named_settings)
-        return score.placed(
-            model=model.name,
-            dataset=measurement.data.name,
-            fingerprint=made.address,
-            cached=made.cached,
-            seconds=time.monotonic() - started,
-        )
+            score, doubts = self._of_texts(bound, expect, started), []
+        else:
+            ready = partial(self._ready, bound, expect)
+            made = self.measurements.get_or_measure(ready(), ready)
+            self._dated.require_same_time()
+            where = {"fingerprint": made.address, "cached": made.cached, "seconds": time.monotonic() - started}
+            doubts, score = made.measurement.doubts(made.statistics), made.measurement.scored(made.statistics, **where)
+            score.hardware = made.hardware
+        if hint := score.details.get("hint"):
+            doubts.append(f"{score.dataset or 'the given texts'}: {hint}")
+        for doubt in doubts:
+            self.log.remark(doubt)
+        return score
 
     def compare(self, what: EvaluationSpec | Bound) -> Divergence:
         """Measure all figures of a model and its reference."""
         started, bound = time.monotonic(), self.bind(what)
-        made = self.measurements.get_or_measure(lambda: self._ready(bound, lambda *_: None))
+        ready = partial(self._ready, bound, lambda *_: None)
+        made = self.measurements.get_or_measure(ready(), ready)
         measurement = made.measurement
         assert isinstance(measurement, Divergences)
         signature = measurement.signature.plus(*measurement.named_settings)
@@ -476,12 +461,10 @@ class Evaluator:
     def _ready(self, bound: Bound, expect: Expect) -> Measurement[Any]:
         """Return what to measure, unless a comparison needs something else."""
         measurement = self.open(bound)
+        self._dated.add(measurement.chats)
+        for remark in measurement.remarks:
+            self.log.remark(remark)
         expect(measurement.shared, measurement.model.device)
-        if isinstance(measurement, ResultScores):
-            for remark in measurement.data.remarks:
-                self.log.remark(remark)
-        self._mention_dates(measurement)
-        self._mention_joining(measurement)
         return measurement
 
     def _of_texts(self, bound: Bound, expect: Expect, started: float) -> Score:
@@ -490,7 +473,7 @@ class Evaluator:
         assert isinstance(how, TextRequest)
         assert metric is not None
         if how.predictions is not None:
-            return self._with_hint(text_score(metric, how.predictions, how.references), "the given texts")
+            return text_score(metric, how.predictions, how.references)
         assert bound.model is not None
         assert bound.model.function is not None
         assert bound.data is not None
@@ -498,44 +481,10 @@ class Evaluator:
         expect(identity_of_texts(rows, how, metric), "")
         written = {} if self._written is None else self._written.setdefault(id(source), {})
         score = score_function(TextFunction(bound.model.name, source, written), rows, how, metric)
-        return self._with_hint(score, rows.name).placed(
+        return score.placed(
             model=bound.model.name,
             dataset=rows.name,
             fingerprint="",
             cached=False,
             seconds=time.monotonic() - started,
         )
-
-    def _mention_joining(self, measurement: Measurement[Any]) -> None:
-        """Say that rows were joined, if no `join` was set and they look like separate documents."""
-        if not isinstance(measurement, CausalLikelihoods | Divergences):
-            return
-        asked, corpus = measurement.asked, measurement.data
-        protocol = asked if isinstance(asked, WindowProtocol) else asked.protocol
-        if protocol.name == WindowProtocol().name and protocol.stride is None and looks_like_documents(corpus):
-            remark = f'{corpus.name}: {len(corpus.rows):,} rows were read as one text; protocol="document" reads them '
-            remark += "one by one"
-            if corpus.name in self.project.spec.datasets:
-                remark += r'; if they are one text, set join: "\n\n" in the entry of the dataset'
-            self.log.remark(remark)
-
-    def _mention_dates(self, measurement: Measurement[Any]) -> None:
-        """Say that a chat template writes the time."""
-        if (chats := measurement.chats).dated is None:
-            return
-        self._dated.setdefault((chats.model, chats.dated), chats)
-        self._require_same_time()
-        self.log.remark(
-            f"model {chats.model!r}: its chat template writes the date (strftime_now) into {measurement.data.name}, "
-            f"which is measured again when that changes; to pin it, {PIN}"
-        )
-
-    def _require_same_time(self) -> None:
-        """Refuse what the session measured if a chat template has written two times into it."""
-        for chats in self._dated.values():
-            chats.require_same_time()
-
-    def _with_hint(self, score: Score, data: str) -> Score:
-        if hint := score.details.get("hint"):
-            self.log.remark(f"{data}: {hint}")
-        return score

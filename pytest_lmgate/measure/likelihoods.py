@@ -1,4 +1,4 @@
-"""What is measured of texts that are given: perplexity, pseudo- and conditional perplexity, bits per byte, choices."""
+"""Likelihoods of more than a text's windows: of masked tokens, of targets given their sources, of choices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_lmgate.arrays import Floats
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.data.corpus import Corpus, TextSizes
-from pytest_lmgate.errors import ConfigError, DataError, ModelError, ProtocolError
+from pytest_lmgate.errors import ConfigError, DataError, ProtocolError
 from pytest_lmgate.measure.loop import score
 from pytest_lmgate.measure.measurement import (
     Measurement,
@@ -26,14 +26,13 @@ from pytest_lmgate.measure.measurement import (
     counted,
     digest_of_targets,
     digest_of_text,
-    layout,
-    planned_windows,
     require,
     template_address,
+    with_hint,
 )
 from pytest_lmgate.measure.rows import DatasetRows
 from pytest_lmgate.metrics.likelihoods import ChoiceStatistics, LikelihoodStatistics, TargetLayout, TargetStatistics
-from pytest_lmgate.metrics.score import Score, make_score
+from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import TextMetric, text_score
 from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.settings.gate_options import (
@@ -41,12 +40,11 @@ from pytest_lmgate.settings.gate_options import (
     MaskedRequest,
     Signature,
     SignatureField,
-    Windowing,
     WindowProtocol,
 )
 from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.choices import plan_choices
-from pytest_lmgate.windows.places import lost_characters, scored_sizes
+from pytest_lmgate.windows.places import lost_characters
 from pytest_lmgate.windows.protocols import WindowPlan, beginning
 from pytest_lmgate.windows.requests import (
     Pair,
@@ -61,105 +59,8 @@ from pytest_lmgate.windows.tokens import Chats, Streams, TokenizerFacts
 
 T = TypeVar("T")
 # Raise a number whenever the code that measures may give another result.
-_CAUSAL, _MASKED, _CONDITIONAL = "token-nll/8", "pseudo-nll/5", "conditional-nll/5"
+_MASKED, _CONDITIONAL = "pseudo-nll/5", "conditional-nll/5"
 _CHOICES, _TARGETS = "choices/5", "targets/2"
-
-
-@dataclass(frozen=True)
-class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
-    """NLLs of a text's tokens under a causal model."""
-
-    data: Corpus
-    asked: WindowProtocol
-
-    def __post_init__(self) -> None:
-        require(self.model, self.metric, "score", "causal")
-
-    @classmethod
-    def require_arguments(cls, metric: str, dataset: str, spec: DatasetSpec, asked: WindowProtocol) -> None:
-        if spec.tokens is not None and asked.unit != "token":
-            raise ConfigError(
-                f"dataset {dataset!r}: tokens: expected unit='token', got {asked.unit!r}, which compares models with "
-                "different tokenizers: these would read different texts; shorten the file"
-            )
-        if spec.counted and asked.unit != "token" and not asked.rules.by_document:
-            raise ConfigError(
-                f"dataset {dataset!r}: counted: expected a protocol that reads row by row, document or lm-eval, got "
-                f"{asked.name!r}"
-            )
-
-    @cached_property
-    def windowing(self) -> Windowing:
-        return self.asked.windowing(self.model.context, model=self.model.name)
-
-    @cached_property
-    def fingerprint(self) -> Fingerprint:
-        return addressed(_CAUSAL, self.model, data=self.data.digest, protocol=self.windowing.signature)
-
-    def measure(self, context: MeasurementContext) -> LikelihoodStatistics:
-        runner = context.runner(self.model)
-        streams, plan = planned_windows(self.data, self.windowing, runner.tokenizer, self.model.name)
-        job = context.job(self.model.name, self.data.name, self.model.batch_size)
-        scored = scored_sizes(streams, plan)
-        self._require_sizes(scored)
-        found = score(runner, window_requests(streams, plan, self.data.name), job)
-        return LikelihoodStatistics(
-            nll=found.nll if found.is_double else found.nll.astype(np.float32),
-            **{**counted(streams.sizes), **layout(plan, streams, self.data, by_document=self.windowing.by_document)},
-            scored=scored,
-            lost=lost_characters(streams, runner.tokenizer),
-        )
-
-    def clusters(self, tokenizer: TokenizerFacts) -> tuple[int, str]:
-        streams, plan = planned_windows(self.data, self.windowing, tokenizer, self.model.name)
-        return TargetLayout(**layout(plan, streams, self.data, by_document=self.windowing.by_document)).clusters
-
-    def tokens(self, tokenizer: TokenizerFacts) -> int:
-        streams, plan = planned_windows(self.data, self.windowing, tokenizer, self.model.name)
-        return window_requests(streams, plan, self.data.name).tokens
-
-    def score(self, statistics: LikelihoodStatistics) -> Score:
-        self._require_sizes(statistics.scored)
-        found = make_score(
-            self.metric,
-            statistics,
-            signature=self.signature,
-            unit=self.asked.unit,
-            average=self._average,
-            iid=self.windowing.rules.iid,
-            metric=self.metric,
-        )
-        return _with_lost_text(found, statistics, self.model.name)
-
-    def _require_sizes(self, scored: Floats | None) -> None:
-        if scored is None and self.asked.unit != "token":
-            raise ModelError(
-                f"model {self.model.name!r}: unit={self.asked.unit!r} counts the text that is scored, but its "
-                "tokenizer does not say which characters its tokens stand for; use protocol='lm-eval', which scores "
-                "all of a text, or a fast tokenizer (tokenizer.json)"
-            )
-
-    @property
-    def _average(self) -> str:
-        return self.asked.average or self.windowing.average
-
-    @property
-    def signature(self) -> Signature:
-        text: list[SignatureField] = []
-        if self.asked.unit != "token" and not self.windowing.rules.whole_text:
-            text = [("text", "scored")]  # the unit once counted the whole text
-        own = ("average", self._average), ("unit", self.asked.unit), *text, ("version", __version__)
-        return self.windowing.signature.plus(*own)
-
-
-def _with_lost_text(score: Score, statistics: LikelihoodStatistics, model: str) -> Score:
-    """Have the summary say that a tokenizer loses part of the text, for which it is not charged."""
-    if statistics.lost is not None and (share := statistics.lost_share):
-        score.details["hint"] = (  # type: ignore[index]
-            f"the tokenizer of {model!r} does not give the text back: decode(encode(text)) loses {share} of its "
-            "characters, which the model need not predict"
-        )
-    return score
 
 
 @dataclass(frozen=True)
@@ -168,9 +69,7 @@ class MaskedLikelihoods(TargetMeasurement[LikelihoodStatistics]):
 
     data: Corpus
     asked: MaskedRequest
-
-    def __post_init__(self) -> None:
-        require(self.model, self.metric, "score", "masked")
+    kinds = ("masked",)
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
@@ -203,7 +102,7 @@ class MaskedLikelihoods(TargetMeasurement[LikelihoodStatistics]):
         return masked_requests(self.pieces(tokenizer)[1], tokenizer, self.data.name).tokens
 
     def score(self, statistics: LikelihoodStatistics) -> Score:
-        return make_score(self.metric, statistics, signature=self.signature, metric=self.metric)
+        return self.metric_score(statistics, metric=self.metric)
 
     @property
     def max_length(self) -> int | None:
@@ -231,9 +130,10 @@ class ConditionalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
 
     data: DatasetRows
     asked: WindowProtocol
+    kinds = ("encoder-decoder",)
 
     def __post_init__(self) -> None:
-        require(self.model, self.metric, "score", "encoder-decoder")
+        super().__post_init__()
         plain, words = WindowProtocol(unit=self.asked.unit), {"name": "protocol"}
         given = [key for key in WindowProtocol.__struct_fields__ if getattr(self.asked, key) != getattr(plain, key)]
         if given:
@@ -292,8 +192,8 @@ class ConditionalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
         )
 
     def score(self, statistics: LikelihoodStatistics) -> Score:
-        found = make_score(self.metric, statistics, signature=self.signature, unit=self.asked.unit, metric=self.metric)
-        return _with_lost_text(found, statistics, self.model.name)
+        found = self.metric_score(statistics, unit=self.asked.unit, metric=self.metric)
+        return with_hint(found, self.model.name) if "lost" in found.details else found
 
     def tokens(self, tokenizer: TokenizerFacts) -> int:
         return pair_requests(self._pairs(tokenizer), self.data.name).tokens
@@ -318,9 +218,6 @@ class _AfterQuestions(Measurement[T]):
 
     data: DatasetRows
     asked: ChoiceRequest
-
-    def __post_init__(self) -> None:
-        require(self.model, self.metric, "score", "causal")
 
     def _address(self, kind: str) -> Fingerprint:
         how = {"delimiter": self.data.spec.between, "max_length": str(self._max_length), **self._truncated}
@@ -437,10 +334,8 @@ class ChoiceLikelihoods(_AfterQuestions[list[float]]):
             np.array([len(each.choices) for each in self.data.questions]),
             np.array([at in each.right for each in self.data.questions for at in range(len(each.choices))]),
         )
-        return make_score(
-            self.metric,
+        return self.metric_score(
             found,
-            signature=self.signature,
             variant=self.asked.variant,
             clusters=self.data.clusters,
             groups=self.data.groups,
@@ -525,7 +420,7 @@ class TargetLikelihoods(_AfterQuestions[TargetStatistics]):
 
     def score(self, statistics: TargetStatistics) -> Score:
         groups = {"groups": self.data.groups} if self.metric == "accuracy" else {}
-        return make_score(self.metric, statistics, signature=self.signature, clusters=self.data.clusters, **groups)
+        return self.metric_score(statistics, clusters=self.data.clusters, **groups)
 
 
 def _require_length(array: NDArray[Any], expected: int) -> None:

@@ -167,33 +167,39 @@ class Measurements:
     # What earlier sessions have proved of the models that were loaded, by key; None: nothing of it is believed.
     _proofs: dict[str, Mapping[str, Any]] | None = field(default_factory=dict)
 
-    def get_or_measure(self, describe: Callable[[], Measurement[Any]]) -> Measured:
+    def get_or_measure(
+        self, measurement: Measurement[Any], describe: Callable[[], Measurement[Any]] | None = None
+    ) -> Measured:
         """Return the measurement's outcome; concurrent processes measure it only once.
 
-        It is described again if a model's files change while they are loaded, as when a training run saves a new
+        `describe` makes it again if a model's files change while they are loaded, as when a training run saves a new
         checkpoint.
         """
         for attempt in range(1, _ATTEMPTS + 1):
-            measurement = describe()
             if found := self._found(measurement):
                 return found
             fingerprint, reason = measurement.fingerprint, self._why_uncacheable(measurement)
-            wait = partial(self.log.note, f"another process is measuring {measurement.words}; waiting for it")
+            wait = partial(self._say_waiting, measurement)
             with contextlib.nullcontext() if reason else self.store.lock(fingerprint, wait):
                 if found := self._found(measurement):  # another process made it meanwhile
                     return found
                 self.lookups.append(self._missed(measurement))
                 try:
                     measured = measurement.measure(self._context(measurement, is_kept=not reason))
+                    encoded = measurement.encode(measured)
                 except FilesChanged:
-                    if attempt == _ATTEMPTS:
+                    if attempt == _ATTEMPTS or describe is None:
                         raise
+                    measurement = describe()
                     continue
                 finally:
                     self._say(measurement, self._warnings_of(measurement))
-                self._keep(measurement, measured, reason)
+                self._keep(measurement, measured, encoded, reason)
                 return self._measured(measurement, measured, cached=False)
         raise AssertionError
+
+    def _say_waiting(self, measurement: Measurement[Any]) -> None:
+        self.log.note(f"another process is measuring {measurement.words}; waiting for it")
 
     def _found(self, measurement: Measurement[Any]) -> Measured | None:
         """Return what the session knows or the cache has."""
@@ -219,7 +225,7 @@ class Measurements:
                 return model.not_kept
         return ""
 
-    def _keep(self, measurement: Measurement[T], measured: T, uncacheable: str) -> None:
+    def _keep(self, measurement: Measurement[T], measured: T, encoded: StoredResult, uncacheable: str) -> None:
         address = measurement.fingerprint.address
         # Workers of a cluster are other machines.
         device = measurement.model.device  # empty where no model ran here
@@ -230,7 +236,6 @@ class Measurements:
         elif self._runs_other_code(measurement):
             return
         else:
-            whole = measurement.encode(measured)
             # What people want to know of an entry; names are of today, and no part of the address.
             about = {
                 "measured_at": time.time(),
@@ -244,7 +249,7 @@ class Measurements:
                 "load_warnings": self._warnings_of(measurement),
                 **self._speed,
             }
-            self.store.put(measurement.fingerprint, replace(whole, facts={**whole.facts, **about}))
+            self.store.put(measurement.fingerprint, replace(encoded, facts={**encoded.facts, **about}))
             for model in measurement.models:
                 self._keep_proofs(model)
         self._known[address] = measured
@@ -398,7 +403,7 @@ class Measurements:
             return replace(job, partial=known, keep=partial(self.store.put_partial, fingerprint))
 
         def measured(other: Measurement[Any]) -> Any:
-            return self.get_or_measure(lambda: other).statistics
+            return self.get_or_measure(other).statistics
 
         return MeasurementContext(self.store.folder, self.runner, self.fit_together, job, measured)
 

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.cache.store import StoredResult
-from pytest_lmgate.engines.base import Batching, BatchPolicy, OutOfMemory, Runner
+from pytest_lmgate.engines.base import Batching, BatchPolicy, OutOfMemory, Runner, checked
 from pytest_lmgate.errors import EngineError, NonFiniteError, UnreliableError
-from pytest_lmgate.measure.trials import checked, explained, prepared_to_score, require_ids, reread
+from pytest_lmgate.measure.trials import explained, prepared_to_score, require_ids, reread
 from pytest_lmgate.windows.requests import Requests, read_once
 
 # Seconds between two times that partial results are kept.

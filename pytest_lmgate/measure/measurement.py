@@ -1,38 +1,45 @@
-"""What is measured: `Measurement`, one kind of statistics of models on data, and what its kinds share."""
+"""What is measured: `Measurement`, one kind of statistics of models on data, and what its kinds share.
+
+The first kind is here too: likelihoods of a text's windows, of which perplexity is made.
+"""
 
 from __future__ import annotations
 
 import abc
-import functools
 import hashlib
 import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from pytest_lmgate.arrays import Ints
+from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import StoredResult
-from pytest_lmgate.data.corpus import Corpus, TextSizes
+from pytest_lmgate.data.corpus import Corpus, TextSizes, looks_like_documents
 from pytest_lmgate.engines.base import Kind, Model, Offer, Runner
-from pytest_lmgate.errors import DataError, ModelError
-from pytest_lmgate.measure.loop import Job
+from pytest_lmgate.errors import ConfigError, DataError, ModelError
+from pytest_lmgate.measure.loop import Job, score
 from pytest_lmgate.metrics.likelihoods import LikelihoodStatistics, TargetLayout
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.entries import DatasetSpec
-from pytest_lmgate.settings.gate_options import Signature, SignatureField, Windowing
+from pytest_lmgate.settings.gate_options import Signature, SignatureField, Windowing, WindowProtocol
 from pytest_lmgate.settings.metrics import METRICS, Statistics
+from pytest_lmgate.version import __version__
+from pytest_lmgate.windows.places import lost_characters, scored_sizes
 from pytest_lmgate.windows.protocols import WindowPlan, plan_windows, tokenize
-from pytest_lmgate.windows.requests import row_targets
-from pytest_lmgate.windows.tokens import NO_CHATS, Chats, Streams, TokenizerFacts
+from pytest_lmgate.windows.requests import row_targets, window_requests
+from pytest_lmgate.windows.tokens import NO_CHATS, PIN, Chats, Streams, TokenizerFacts
 
 T = TypeVar("T")
 S = TypeVar("S", bound=TargetLayout)
+# Raise the number whenever the code that measures may give another result.
+_KIND = "token-nll/8"
 _FACTS = ("running_text", "targets")  # of the statistics of targets: the fields that are no arrays
 # Only a text of rows has the first, and only some tokenizers give the others.
 _OPTIONAL = ("row_targets", "scored", "lost")
@@ -70,6 +77,14 @@ class Measurement(abc.ABC, Generic[T]):
     data: Any
     asked: Any
     generates: ClassVar[bool] = False  # whether it measures generated texts
+    # What the engine of each model has to offer, and the kinds of model for which the metric is defined.
+    offers: ClassVar[tuple[Offer, ...]] = ("score",)
+    kinds: ClassVar[tuple[Kind, ...]] = ("causal",)
+
+    def __post_init__(self) -> None:
+        for model in self.models:
+            for offer in self.offers:
+                require(model, self.metric, offer, *self.kinds)
 
     @classmethod
     def require_arguments(cls, metric: str, dataset: str, spec: DatasetSpec, asked: Any) -> None:
@@ -84,7 +99,7 @@ class Measurement(abc.ABC, Generic[T]):
     def words(self) -> str:
         return f"{' against '.join(model.name for model in self.models)} on {self.data.name}"
 
-    @functools.cached_property
+    @cached_property
     @abc.abstractmethod
     def fingerprint(self) -> Fingerprint:
         """The address: everything that can change the statistics."""
@@ -116,8 +131,8 @@ class Measurement(abc.ABC, Generic[T]):
     @property
     def shared(self) -> dict[str, str]:
         """What a comparison must share, as far as known before a model runs."""
-        signature = self.signature
-        return self.identity if signature is None else {**self.identity, "protocol": signature.compared}
+        identity, signature = self.identity, self.signature
+        return identity if signature is None else {**identity, "protocol": signature.compared}
 
     @abc.abstractmethod
     def measure(self, context: MeasurementContext) -> T:
@@ -140,9 +155,38 @@ class Measurement(abc.ABC, Generic[T]):
     def decode(self, entry: StoredResult) -> T:
         """Decode stored statistics; KeyError, TypeError, ValueError or LmgateError if they are of another kind."""
 
+    @property
+    def remarks(self) -> list[str]:
+        """What the summary should say of the models and the data, known before a model runs."""
+        if self.chats.dated is None:
+            return []
+        return [
+            f"model {self.chats.model!r}: its chat template writes the date (strftime_now) into {self.data.name}, "
+            f"which is measured again when that changes; to pin it, {PIN}"
+        ]
+
+    def doubts(self, statistics: T) -> list[str]:
+        """Say what is odd about the statistics, in sentences for the summary."""
+        return []
+
     @abc.abstractmethod
     def score(self, statistics: T) -> Score:
-        """Return the score that the statistics make."""
+        """Return the score that the statistics make; `Evaluator` calls `scored`."""
+
+    def scored(self, statistics: T, **where: Any) -> Score:
+        """Return the score with all that is known of its measurement; `where` is the rest of `Score.placed`."""
+        named, identity = self.named_settings, self.identity
+        content, weights = identity_of(self.model), weights_of(self.model)
+        score = self.score(statistics)
+        score.device, score.content, score.weights = self.model.device, content, weights
+        score = score.identified(**identity)
+        score.signature = score.signature.plus(*named)
+        return score.placed(model=self.model.name, dataset=self.data.name, **where)
+
+    def metric_score(self, statistics: object, **how: Any) -> Score:
+        """Return what the metric makes of statistics; `how` are the arguments of the function that its row names."""
+        score: Score = METRICS[self.metric].scorer()(statistics, signature=self.signature, **how)
+        return score
 
 
 def require(model: Model, metric: str, offer: Offer, *kinds: Kind) -> None:
@@ -161,6 +205,16 @@ def require(model: Model, metric: str, offer: Offer, *kinds: Kind) -> None:
         )
     if offer not in model.offers:
         raise ModelError(f"{metric} is not possible with the model {model.name!r}: its engine {_LACKING[offer]}")
+
+
+def joining(corpus: Corpus, protocol: WindowProtocol) -> list[str]:
+    """Say that rows were joined, if no `join` was set and they look like separate documents."""
+    if protocol.name != "sliding" or protocol.stride is not None or not looks_like_documents(corpus):
+        return []
+    return [
+        f'{corpus.name}: {len(corpus.rows):,} rows were read as one text; protocol="document" reads them one by '
+        r'one; if they are one text, set join: "\n\n" in the entry of the dataset'
+    ]
 
 
 def addressed(kind: str, model: Model, **others: str) -> Fingerprint:
@@ -268,8 +322,9 @@ def counted(sizes: Sequence[TextSizes]) -> dict[str, Any]:
     return {name: np.array([getattr(size, name) for size in sizes], dtype=np.int64) for name in names}
 
 
-def layout(plan: WindowPlan, streams: Streams, corpus: Corpus, *, by_document: bool) -> dict[str, Any]:
+def layout(plan: WindowPlan, streams: Streams, corpus: Corpus, windowing: Windowing) -> dict[str, Any]:
     """Return the fields of a `TargetLayout` for the windows of a text."""
+    by_document = windowing.rules.by_document
     return {
         "window_targets": plan.targets,
         "window_document": plan.document,
@@ -315,3 +370,101 @@ def planned_windows(
             "expected at least one row of two tokens or more"
         )
     return streams, plan
+
+
+@dataclass(frozen=True)
+class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
+    """NLLs of a text's tokens under a causal model."""
+
+    data: Corpus
+    asked: WindowProtocol
+
+    @classmethod
+    def require_arguments(cls, metric: str, dataset: str, spec: DatasetSpec, asked: WindowProtocol) -> None:
+        if spec.tokens is not None and asked.unit != "token":
+            raise ConfigError(
+                f"dataset {dataset!r}: tokens: expected unit='token', got {asked.unit!r}, which compares models with "
+                "different tokenizers: these would read different texts; shorten the file"
+            )
+        if spec.counted and asked.unit != "token" and not asked.rules.by_document:
+            raise ConfigError(
+                f"dataset {dataset!r}: counted: expected a protocol that reads row by row, document or lm-eval, got "
+                f"{asked.name!r}"
+            )
+
+    @cached_property
+    def windowing(self) -> Windowing:
+        return self.asked.windowing(self.model.context, model=self.model.name)
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        return addressed(_KIND, self.model, data=self.data.digest, protocol=self.windowing.signature)
+
+    def measure(self, context: MeasurementContext) -> LikelihoodStatistics:
+        runner = context.runner(self.model)
+        job = context.job(self.model.name, self.data.name, self.model.batch_size)
+        streams, plan = planned_windows(self.data, self.windowing, runner.tokenizer, self.model.name)
+        scored = scored_sizes(streams, plan)
+        self._require_sizes(scored)
+        found = score(runner, window_requests(streams, plan, self.data.name), job)
+        return LikelihoodStatistics(
+            nll=found.nll if found.is_double else found.nll.astype(np.float32),
+            **{
+                **counted(streams.sizes),
+                **layout(plan, streams, self.data, self.windowing),
+            },
+            scored=scored,
+            lost=lost_characters(streams, runner.tokenizer),
+        )
+
+    def clusters(self, tokenizer: TokenizerFacts) -> tuple[int, str]:
+        streams, plan = planned_windows(self.data, self.windowing, tokenizer, self.model.name)
+        return TargetLayout(**layout(plan, streams, self.data, self.windowing)).clusters
+
+    def tokens(self, tokenizer: TokenizerFacts) -> int:
+        streams, plan = planned_windows(self.data, self.windowing, tokenizer, self.model.name)
+        return window_requests(streams, plan, self.data.name).tokens
+
+    def score(self, statistics: LikelihoodStatistics) -> Score:
+        self._require_sizes(statistics.scored)
+        found = self.metric_score(
+            statistics,
+            unit=self.asked.unit,
+            average=self._average,
+            iid=self.windowing.rules.iid,
+            metric=self.metric,
+        )
+        return with_hint(found, self.model.name) if "lost" in found.details else found
+
+    def _require_sizes(self, scored: Floats | None) -> None:
+        if scored is None and self.asked.unit != "token":
+            raise ModelError(
+                f"model {self.model.name!r}: unit={self.asked.unit!r} counts the text that is scored, but its "
+                "tokenizer does not say which characters its tokens stand for; use protocol='lm-eval', which scores "
+                "all of a text, or a fast tokenizer (tokenizer.json)"
+            )
+
+    @property
+    def remarks(self) -> list[str]:
+        return joining(self.data, self.asked)
+
+    @property
+    def _average(self) -> str:
+        return self.asked.average or self.windowing.average
+
+    @property
+    def signature(self) -> Signature:
+        text: list[SignatureField] = []
+        if self.asked.unit != "token" and not self.windowing.rules.whole_text:
+            text = [("text", "scored")]  # the unit once counted the whole text
+        own = ("average", self._average), ("unit", self.asked.unit), *text, ("version", __version__)
+        return self.windowing.signature.plus(*own)
+
+
+def with_hint(score: Score, model: str) -> Score:
+    """Have the summary say that a tokenizer loses part of the text, for which the model is not charged."""
+    score.details["hint"] = (  # type: ignore[index]
+        f"the tokenizer of {model!r} does not give the text back: decode(encode(text)) loses {score.details['lost']} "
+        "of its characters, which the model need not predict"
+    )
+    return score

@@ -58,6 +58,10 @@ class ResultScores(Measurement[Floats]):
     def signature(self) -> Signature:
         return signature_of(self.data)
 
+    @property
+    def remarks(self) -> list[str]:
+        return list(self.data.remarks)
+
     def measure(self, context: MeasurementContext) -> Floats:
         return values_of(self.data)
 

@@ -26,7 +26,6 @@ from pytest_lmgate.measure.measurement import (
     addressed,
     digest_of_targets,
     identity_of,
-    require,
     template_address,
 )
 from pytest_lmgate.measure.rows import DatasetRows
@@ -34,7 +33,7 @@ from pytest_lmgate.measure.texts import prompt_encoder, written_rows
 from pytest_lmgate.measure.trials import require_ids
 from pytest_lmgate.metrics.divergence import SampledStatistics, WrittenStatistics
 from pytest_lmgate.metrics.likelihoods import TargetLayout
-from pytest_lmgate.metrics.score import Score, make_score
+from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.gate_options import DivergenceRequest, GenerationSettings, SelfDivergenceRequest, Signature
 from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.protocols import WindowPlan, beginning
@@ -58,10 +57,7 @@ class SelfDivergences(TargetMeasurement[WrittenStatistics]):
     data: Corpus | DatasetRows
     asked: SelfDivergenceRequest
     kept = WrittenStatistics
-
-    def __post_init__(self) -> None:
-        require(self.model, self.metric, "sample", "causal")
-        require(self.model, self.metric, "score", "causal")
+    offers = ("sample", "score")
 
     @property
     def settings(self) -> GenerationSettings:
@@ -148,7 +144,7 @@ class SelfDivergences(TargetMeasurement[WrittenStatistics]):
         return sum(len(prompt.ids) for prompt in prompts) + len(prompts) * self.settings.max_new_tokens
 
     def score(self, statistics: WrittenStatistics) -> Score:
-        return make_score(self.metric, statistics, signature=self.signature)
+        return self.metric_score(statistics)
 
 
 @dataclass(frozen=True)
@@ -161,7 +157,7 @@ class SampledDivergences(TargetMeasurement[SampledStatistics]):
     kept = SampledStatistics
 
     def __post_init__(self) -> None:
-        require(self.model, self.metric, "score", "causal")
+        super().__post_init__()
         _ = self.written
 
     @cached_property
@@ -223,7 +219,7 @@ class SampledDivergences(TargetMeasurement[SampledStatistics]):
         return self.written.tokens(tokenizer)
 
     def score(self, statistics: SampledStatistics) -> Score:
-        found = make_score(self.metric, statistics, signature=self.signature)
+        found = self.metric_score(statistics)
         found.details = {"reference": self.reference.name, **found.details}
         return found
 

@@ -17,8 +17,8 @@ from pytest_lmgate.data.tags import Tags
 from pytest_lmgate.measure.binding import Bound
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
-from pytest_lmgate.measure.likelihoods import CausalLikelihoods, ConditionalLikelihoods, MaskedLikelihoods
-from pytest_lmgate.measure.measurement import Measurement, digest_of_targets
+from pytest_lmgate.measure.likelihoods import ConditionalLikelihoods, MaskedLikelihoods
+from pytest_lmgate.measure.measurement import CausalLikelihoods, Measurement, digest_of_targets
 from pytest_lmgate.measure.results import ResultScores
 from pytest_lmgate.metrics.likelihoods import TargetLayout
 from pytest_lmgate.metrics.results import tags_of_rows
@@ -88,7 +88,7 @@ def tags_of(evaluator: Evaluator, what: EvaluationSpec | Bound) -> Tags:
 
 def _rows(measurement: OfCorpus) -> Sequence[int]:
     """Return the dataset's row number of each row of the statistics: rows that are read alone lack blank ones."""
-    by_document = isinstance(measurement, MaskedLikelihoods) or measurement.windowing.by_document
+    by_document = isinstance(measurement, MaskedLikelihoods) or measurement.windowing.rules.by_document
     return measurement.data.documents if by_document else range(len(measurement.data.rows))
 
 

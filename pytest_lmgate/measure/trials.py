@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from pytest_lmgate.arrays import Floats, Ints
-from pytest_lmgate.engines.base import Batching, OutOfMemory, Runner
+from pytest_lmgate.engines.base import Batching, OutOfMemory, Runner, checked
 from pytest_lmgate.engines.registry import raised
 from pytest_lmgate.errors import EngineError, LmgateError, ModelError, UnreliableError
 from pytest_lmgate.windows.requests import Request, Requests, read_once
@@ -198,22 +197,6 @@ def try_out(runner: Runner, ids: Ints, batching: Batching, model: str, *, compar
             "it, but a causal model was expected; if it was trained as one, its config may lack is_decoder: true, or "
             "its attention mask looks ahead"
         )
-
-
-def checked(found: Any, model: str) -> list[Floats]:
-    """Return the NLLs of some requests as float64; an engine may fill the same array again for the next requests."""
-    if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable):
-        raise EngineError(f"model {model!r}: expected a list of arrays of NLLs, got {type(found).__name__}")
-    results = []
-    for values in found:
-        array = np.asarray(values)
-        if array.dtype.kind != "f":
-            raise EngineError(
-                f"model {model!r}: expected real floating-point numbers, the NLLs of a request's targets in nats, got "
-                f"{array.dtype} {array.ravel()[:1].tolist()!r:.60}"
-            )
-        results.append(np.array(array, np.float64))
-    return results
 
 
 def require_ids(texts: Iterable[Ints | Sequence[int]], model: str) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_lmgate.errors import escape_controls
 from pytest_lmgate.settings.gate_options import Signature
-from pytest_lmgate.settings.metrics import METRICS, Direction
+from pytest_lmgate.settings.metrics import Direction
 
 if TYPE_CHECKING:
     from pytest_lmgate.stats.sample import Sample
@@ -168,9 +168,3 @@ def distinct(a: float, b: float, least: int = 6) -> tuple[str, str]:
 
 def _rebuild(value: float, attributes: dict[str, Any]) -> Score:
     return Score(value, **attributes)
-
-
-def make_score(name: str, statistics: object, /, **how: Any) -> Score:
-    """Make the score of a metric from its statistics."""
-    score: Score = METRICS[name].scorer()(statistics, **how)
-    return score

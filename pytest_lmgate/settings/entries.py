@@ -470,11 +470,6 @@ class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
             return "" if self.is_chat else " "
         return self.delimiter
 
-    @property
-    def tag_columns(self) -> tuple[str, ...]:
-        written = [self.tags] if isinstance(self.tags, str) else self.tags or []
-        return tuple(dict.fromkeys(written))
-
 
 class ProjectSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole of lmgate.yaml.

@@ -179,11 +179,6 @@ class Windowing:
         return PROTOCOL_RULES[self.protocol]
 
     @property
-    def by_document(self) -> bool:
-        """Whether each row is read on its own."""
-        return self.rules.by_document
-
-    @property
     def average(self) -> str:
         """The average the protocol's own figure is taken with."""
         return self.rules.averages[0]

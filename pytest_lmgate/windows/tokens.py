@@ -270,6 +270,23 @@ class Chats:
 NO_CHATS = Chats()
 
 
+class DatedChats:
+    """The chats into which templates wrote the time in a session; it has to be one time, or its numbers are of two."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, Chat], Chats] = {}  # by the model and one of the chats
+
+    def add(self, chats: Chats) -> None:
+        if chats.dated is not None:
+            self._found.setdefault((chats.model, chats.dated), chats)
+            self.require_same_time()
+
+    def require_same_time(self) -> None:
+        """Refuse what the session measured if a template has written two times into it."""
+        for chats in self._found.values():
+            chats.require_same_time()
+
+
 def _rendered(turns: Chat, tokenizer: TokenizerFacts, variables: Mapping[str, Any], model: str) -> Rendered:
     if tokenizer.chat is None:
         raise ModelError(

@@ -14,7 +14,8 @@ from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.measure.binding import Bound, BoundGate
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
-from pytest_lmgate.measure.likelihoods import CausalLikelihoods, ChoiceLikelihoods, TargetLikelihoods
+from pytest_lmgate.measure.likelihoods import ChoiceLikelihoods, TargetLikelihoods
+from pytest_lmgate.measure.measurement import CausalLikelihoods
 from pytest_lmgate.measure.sampled import SampledDivergences
 from pytest_lmgate.measure.texts import GeneratedTexts
 from pytest_lmgate.settings.decoding import parse_fixture_call, parse_marker

@@ -66,7 +66,7 @@ def measure(
         window_document=plan.document,
         **counted(streams.sizes),
         scored=whole_sizes(streams),
-        running_text=not windowing.by_document,
+        running_text=not windowing.rules.by_document,
     )
 
 

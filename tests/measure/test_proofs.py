@@ -12,7 +12,7 @@ import pytest
 from pytest_lmgate.cache.files import read_sealed, write_sealed
 from pytest_lmgate.engines.transformers import runner
 from pytest_lmgate.errors import ModelError
-from pytest_lmgate.measure import scoring
+from pytest_lmgate.measure import trials
 from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.settings.gates import EvaluationSpec
 from pytest_lmgate.settings.session import CacheKey
@@ -35,7 +35,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(owner, name, counted)
 
-    watch(scoring, "try_out")
+    watch(trials, "try_out")
     watch(runner, "prove_head")
     watch(runner.TransformersRunner, "_is_invariant")
     return counts

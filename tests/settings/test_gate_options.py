@@ -177,7 +177,7 @@ def test_a_windowing_says_what_its_protocol_fixes(
     windowing: Windowing, signature: str, by_document: bool, whole_text: bool, average: str
 ) -> None:
     assert windowing.signature == signature
-    found = (windowing.by_document, windowing.rules.whole_text, windowing.average)
+    found = (windowing.rules.by_document, windowing.rules.whole_text, windowing.average)
     assert found == (by_document, whole_text, average)
 
 

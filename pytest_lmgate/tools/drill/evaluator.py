@@ -22,8 +22,9 @@ from pytest_lmgate.judge.verdict import Samples, compared_verdict
 from pytest_lmgate.measure.binding import BoundGate, ModelRef
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator, Resolver
-from pytest_lmgate.measure.likelihoods import CausalLikelihoods, ChoiceLikelihoods, TargetLikelihoods
+from pytest_lmgate.measure.likelihoods import ChoiceLikelihoods, TargetLikelihoods
 from pytest_lmgate.measure.lookup import Measurements
+from pytest_lmgate.measure.measurement import CausalLikelihoods
 from pytest_lmgate.measure.rows import DatasetRows
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.gates import NoRegression

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from pytest_lmgate.data.tags import columns_of
 from pytest_lmgate.engines.transformers.beginnings import NO_CACHE, past_of
 from pytest_lmgate.engines.transformers.blocks import output_axis
 from pytest_lmgate.engines.transformers.forward import inputs_of
@@ -365,7 +366,7 @@ def _shift_answers(rows: DatasetRows, level: float) -> DatasetRows:
 
 def _drop_subject(rows: DatasetRows, _: float) -> DatasetRows:
     """Leave out the rows of the first row's subject."""
-    column = next(filter(None, (rows.spec.average_by, *rows.spec.tag_columns, rows.spec.cluster)), None)
+    column = next(filter(None, (rows.spec.average_by, *columns_of(rows.spec.tags), rows.spec.cluster)), None)
     if column is None:
         raise NotPlanted("its dataset has no subjects: no average_by, tags or cluster")
     kept = [at for at, row in enumerate(rows.rows) if row[column] != rows.rows[0][column]]

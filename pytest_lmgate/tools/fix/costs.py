@@ -111,7 +111,7 @@ class Steps:
         log = measurements.log
         measurements.log = replace(log, progress=lambda now: log.progress(replace(now, search=self.line)))
         try:
-            made = measurements.get_or_measure(describe)
+            made = measurements.get_or_measure(describe(), describe)
         finally:
             measurements.log = log
         self.done += 1
@@ -169,7 +169,7 @@ def why(
         affordable = (steps.deadline - time.monotonic()) / pace
         text = cut(tokens if affordable >= tokens else max(least, _round(affordable)))
         whole = compared(q, text)
-        statistics = evaluator.measurements.get_or_measure(lambda: whole).statistics
+        statistics = evaluator.measurements.get_or_measure(whole).statistics
         steps.done += 1
         damaged, healed = (
             [steps.measure(partial(compared, hybrids.model(part, healed=is_healed), text)) for part in hybrids.parts]

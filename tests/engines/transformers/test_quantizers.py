@@ -120,9 +120,7 @@ def test_a_model_that_bitsandbytes_makes_by_the_recipe_has_the_kl_and_the_verdic
     judged, on_all = (
         limit.judge(
             second.measurements.get_or_measure(
-                lambda corpus=corpus: Divergences(
-                    "compare", made, corpus, DivergenceRequest("float", DOCUMENT), original
-                )
+                Divergences("compare", made, corpus, DivergenceRequest("float", DOCUMENT), original)
             ).statistics
         )
         for corpus in (proof, text)
