@@ -25,19 +25,15 @@ from pytest_lmgate.errors import ModelError, NonFiniteError
 from pytest_lmgate.measure.loop import Job, Log, TargetSink, eager, prepared, require_finite, run_batches
 from pytest_lmgate.measure.measurement import (
     MeasurementContext,
-    TargetMeasurement,
+    WindowMeasurement,
     identity_of,
-    joining,
-    layout,
-    planned_windows,
     same_numbers,
     weights_of,
 )
 from pytest_lmgate.measure.trials import explained, prepared_to_score, require_ids
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
-from pytest_lmgate.metrics.likelihoods import TargetLayout
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.settings.gate_options import DivergenceRequest, Signature, Windowing
+from pytest_lmgate.settings.gate_options import DivergenceRequest, Signature, WindowProtocol
 from pytest_lmgate.settings.metrics import METRICS
 from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.protocols import tokenize
@@ -52,7 +48,7 @@ _KIND = "divergence/7"
 
 
 @dataclass(frozen=True)
-class Divergences(TargetMeasurement[DivergenceStatistics]):
+class Divergences(WindowMeasurement[DivergenceStatistics]):
     """KL(reference || model), probabilities and top predictions of two causal models at every target."""
 
     data: Corpus
@@ -61,11 +57,9 @@ class Divergences(TargetMeasurement[DivergenceStatistics]):
     kept = DivergenceStatistics
     offers = ("compare",)
 
-    @cached_property
-    def windowing(self) -> Windowing:
-        """The windows, which fit both models."""
-        shorter = min(self.models, key=lambda each: each.context or float("inf"))
-        return self.asked.protocol.windowing(shorter.context, model=shorter.name)
+    @property
+    def protocol(self) -> WindowProtocol:
+        return self.asked.protocol
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -96,15 +90,15 @@ class Divergences(TargetMeasurement[DivergenceStatistics]):
         return self.identity
 
     def measure(self, context: MeasurementContext) -> DivergenceStatistics:
-        model, reference, data, windowing = self.model, self.reference, self.data, self.windowing
+        model, reference, data = self.model, self.reference, self.data
         tokenizer = context.runner(reference).tokenizer
-        streams, plan = planned_windows(data, windowing, tokenizer, reference.name)
+        streams, plan = self.planned(tokenizer)
 
         def candidate() -> Runner:
             runner = context.runner(model)
 
             def same() -> bool:
-                own = tokenize(data, windowing, runner.tokenizer, model=model.name)
+                own = tokenize(data, self.windowing, runner.tokenizer, model=model.name)
                 alike = own.prefix == streams.prefix and len(own.ids) == len(streams.ids)
                 return alike and all(map(np.array_equal, own.ids, streams.ids))
 
@@ -123,12 +117,8 @@ class Divergences(TargetMeasurement[DivergenceStatistics]):
         found = compare(pair, window_requests(streams, plan, data.name), job)
         return DivergenceStatistics(
             **dict(zip(COLUMNS, np.ascontiguousarray(found.T), strict=True)),
-            **layout(plan, streams, data, windowing),
+            **self.layout(streams, plan),
         )
-
-    @property
-    def remarks(self) -> list[str]:
-        return joining(self.data, self.asked.protocol)
 
     def doubts(self, statistics: DivergenceStatistics) -> list[str]:
         names = f"{self.model.name!r}", f"its reference {self.reference.name!r}"
@@ -139,14 +129,6 @@ class Divergences(TargetMeasurement[DivergenceStatistics]):
             ]
         same = np.array_equal(statistics.nll_p, statistics.nll_q)
         return [same_numbers(self.model.name, names[1])] if same else []
-
-    def clusters(self, tokenizer: TokenizerFacts) -> tuple[int, str]:
-        streams, plan = planned_windows(self.data, self.windowing, tokenizer, self.reference.name)
-        return TargetLayout(**layout(plan, streams, self.data, self.windowing)).clusters
-
-    def tokens(self, tokenizer: TokenizerFacts) -> int:
-        streams, plan = planned_windows(self.data, self.windowing, tokenizer, self.reference.name)
-        return 2 * window_requests(streams, plan, self.data.name).tokens
 
     def score(self, statistics: DivergenceStatistics) -> Score:
         own = {option: getattr(self.asked, option) for option in METRICS[self.metric].options}

@@ -207,16 +207,6 @@ def require(model: Model, metric: str, offer: Offer, *kinds: Kind) -> None:
         raise ModelError(f"{metric} is not possible with the model {model.name!r}: its engine {_LACKING[offer]}")
 
 
-def joining(corpus: Corpus, protocol: WindowProtocol) -> list[str]:
-    """Say that rows were joined, if no `join` was set and they look like separate documents."""
-    if protocol.name != "sliding" or protocol.stride is not None or not looks_like_documents(corpus):
-        return []
-    return [
-        f'{corpus.name}: {len(corpus.rows):,} rows were read as one text; protocol="document" reads them one by '
-        r'one; if they are one text, set join: "\n\n" in the entry of the dataset'
-    ]
-
-
 def addressed(kind: str, model: Model, **others: str) -> Fingerprint:
     """Return the address of a measurement of one model: the model's ingredients and others."""
     return Fingerprint.of(kind, {**model.ingredients, **others})
@@ -322,27 +312,6 @@ def counted(sizes: Sequence[TextSizes]) -> dict[str, Any]:
     return {name: np.array([getattr(size, name) for size in sizes], dtype=np.int64) for name in names}
 
 
-def layout(plan: WindowPlan, streams: Streams, corpus: Corpus, windowing: Windowing) -> dict[str, Any]:
-    """Return the fields of a `TargetLayout` for the windows of a text."""
-    by_document = windowing.rules.by_document
-    return {
-        "window_targets": plan.targets,
-        "window_document": plan.document,
-        "running_text": not by_document,
-        "row_targets": _targets_of_rows(plan, streams, corpus, by_document=by_document),
-        "targets": digest_of_targets(streams.ids),
-    }
-
-
-def _targets_of_rows(plan: WindowPlan, streams: Streams, corpus: Corpus, *, by_document: bool) -> Ints | None:
-    """Return the targets of each row in the order of the plan, shape ``[rows]``; None if the text has no rows."""
-    if corpus.is_one_text:
-        return None
-    if by_document:
-        return np.bincount(plan.document, weights=plan.targets).astype(np.int64)
-    return row_targets(plan, streams.rows)
-
-
 def digest_of_targets(texts: Iterable[Sequence[int] | Ints]) -> str:
     """Return the SHA-256 of token ids, text by text, which identifies the targets."""
     digest = hashlib.sha256()
@@ -372,8 +341,61 @@ def planned_windows(
     return streams, plan
 
 
+class WindowMeasurement(TargetMeasurement[S]):
+    """A measurement of the targets of a text's windows, which fit all of its models; the last cuts the text."""
+
+    data: Corpus
+
+    @property
+    @abc.abstractmethod
+    def protocol(self) -> WindowProtocol:
+        """The windows that the user asks for."""
+
+    @cached_property
+    def windowing(self) -> Windowing:
+        """The windows."""
+        shorter = min(self.models, key=lambda each: each.context or math.inf)
+        return self.protocol.windowing(shorter.context, model=shorter.name)
+
+    @property
+    def remarks(self) -> list[str]:
+        """Say that rows were joined, if no `join` was set and they look like separate documents."""
+        data, protocol = self.data, self.protocol
+        if protocol.name != "sliding" or protocol.stride is not None or not looks_like_documents(data):
+            return []
+        return [
+            f'{data.name}: {len(data.rows):,} rows were read as one text; protocol="document" reads them one by one; '
+            r'if they are one text, set join: "\n\n" in the entry of the dataset'
+        ]
+
+    def planned(self, tokenizer: TokenizerFacts) -> tuple[Streams, WindowPlan]:
+        """Return the text's tokens, and its windows."""
+        return planned_windows(self.data, self.windowing, tokenizer, self.models[-1].name)
+
+    def layout(self, streams: Streams, plan: WindowPlan) -> dict[str, Any]:
+        """Return the fields of a `TargetLayout`; a text without rows has no targets of rows."""
+        by_document, rows = self.windowing.rules.by_document, None
+        if not self.data.is_one_text and by_document:
+            rows = np.bincount(plan.document, weights=plan.targets).astype(np.int64)
+        elif not self.data.is_one_text:
+            rows = row_targets(plan, streams.rows)
+        return {
+            "window_targets": plan.targets,
+            "window_document": plan.document,
+            "running_text": not by_document,
+            "row_targets": rows,
+            "targets": digest_of_targets(streams.ids),
+        }
+
+    def clusters(self, tokenizer: TokenizerFacts) -> tuple[int, str]:
+        return TargetLayout(**self.layout(*self.planned(tokenizer))).clusters
+
+    def tokens(self, tokenizer: TokenizerFacts) -> int:
+        return len(self.models) * window_requests(*self.planned(tokenizer), self.data.name).tokens
+
+
 @dataclass(frozen=True)
-class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
+class CausalLikelihoods(WindowMeasurement[LikelihoodStatistics]):
     """NLLs of a text's tokens under a causal model."""
 
     data: Corpus
@@ -392,9 +414,9 @@ class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
                 f"{asked.name!r}"
             )
 
-    @cached_property
-    def windowing(self) -> Windowing:
-        return self.asked.windowing(self.model.context, model=self.model.name)
+    @property
+    def protocol(self) -> WindowProtocol:
+        return self.asked
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
@@ -403,27 +425,16 @@ class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
     def measure(self, context: MeasurementContext) -> LikelihoodStatistics:
         runner = context.runner(self.model)
         job = context.job(self.model.name, self.data.name, self.model.batch_size)
-        streams, plan = planned_windows(self.data, self.windowing, runner.tokenizer, self.model.name)
+        streams, plan = self.planned(runner.tokenizer)
         scored = scored_sizes(streams, plan)
         self._require_sizes(scored)
         found = score(runner, window_requests(streams, plan, self.data.name), job)
         return LikelihoodStatistics(
             nll=found.nll if found.is_double else found.nll.astype(np.float32),
-            **{
-                **counted(streams.sizes),
-                **layout(plan, streams, self.data, self.windowing),
-            },
+            **{**counted(streams.sizes), **self.layout(streams, plan)},
             scored=scored,
             lost=lost_characters(streams, runner.tokenizer),
         )
-
-    def clusters(self, tokenizer: TokenizerFacts) -> tuple[int, str]:
-        streams, plan = planned_windows(self.data, self.windowing, tokenizer, self.model.name)
-        return TargetLayout(**layout(plan, streams, self.data, self.windowing)).clusters
-
-    def tokens(self, tokenizer: TokenizerFacts) -> int:
-        streams, plan = planned_windows(self.data, self.windowing, tokenizer, self.model.name)
-        return window_requests(streams, plan, self.data.name).tokens
 
     def score(self, statistics: LikelihoodStatistics) -> Score:
         self._require_sizes(statistics.scored)
@@ -443,10 +454,6 @@ class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
                 "tokenizer does not say which characters its tokens stand for; use protocol='lm-eval', which scores "
                 "all of a text, or a fast tokenizer (tokenizer.json)"
             )
-
-    @property
-    def remarks(self) -> list[str]:
-        return joining(self.data, self.asked)
 
     @property
     def _average(self) -> str:
