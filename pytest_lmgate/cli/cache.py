@@ -14,7 +14,7 @@ from pytest_lmgate.report.text import byte_size, counted, table
 from pytest_lmgate.settings.session import CacheKey
 
 if TYPE_CHECKING:
-    from pytest_lmgate.cache.inventory import EntryInfo
+    from pytest_lmgate.cache.store import EntryInfo
 
 cache = typer.Typer(
     no_args_is_help=True,
@@ -90,7 +90,7 @@ def verify(folder: CacheOption = None, as_json: AsJson = False) -> None:
     removed: a session sets a broken entry aside and measures again. Entries of a newer pytest-lmgate are counted, but
     not checked.
     """
-    from pytest_lmgate.cache.inventory import check
+    from pytest_lmgate.cache.store import check
 
     place, entries = _entries(folder)
     key = CacheKey.from_environment()
@@ -131,7 +131,7 @@ def clear(
     as_json: AsJson = False,
 ) -> None:
     """Remove all measurements, remembered digests, proofs of models and logs of servers. Gates then measure again."""
-    from pytest_lmgate.cache.inventory import forget
+    from pytest_lmgate.cache.store import forget
 
     place, entries = _entries(folder)
     if not yes and not typer.confirm(f"Remove {_total(entries)} from {place}?", err=True):
@@ -141,7 +141,7 @@ def clear(
 
 
 def _sweep(place: Path, entries: list[EntryInfo], most: int, as_json: bool) -> None:
-    from pytest_lmgate.cache.inventory import collect_garbage, remove_logs
+    from pytest_lmgate.cache.store import collect_garbage, remove_logs
 
     swept = collect_garbage(place, entries, most)
     remove_logs(place)
@@ -155,7 +155,7 @@ def _sweep(place: Path, entries: list[EntryInfo], most: int, as_json: bool) -> N
 
 
 def _entries(folder: str | None) -> tuple[Path, list[EntryInfo]]:
-    from pytest_lmgate.cache.inventory import find_entries
+    from pytest_lmgate.cache.store import find_entries
 
     place = root().cache(folder)
     try:

@@ -241,7 +241,7 @@ def _device() -> Iterator[Finding]:
 
 
 def _cache(here: Root, given: str | None) -> Iterator[Finding]:
-    from pytest_lmgate.cache.inventory import check, find_entries
+    from pytest_lmgate.cache.store import check, find_entries
 
     folder, key = here.cache(given), CacheKey.from_environment()
     entries = find_entries(folder)

@@ -21,8 +21,7 @@ import msgspec
 import numpy as np
 import yaml
 
-from pytest_lmgate.cache.fingerprint import FileDigests
-from pytest_lmgate.cache.store import logs_of, open_store
+from pytest_lmgate.cache.store import FileDigests, logs_of, open_store
 from pytest_lmgate.data.corpus import (
     Corpus,
     corpus_from_rows,

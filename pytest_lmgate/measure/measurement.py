@@ -16,8 +16,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from pytest_lmgate.arrays import Ints
-from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import StoredResult
+from pytest_lmgate.cache.store import Fingerprint, StoredResult
 from pytest_lmgate.data.corpus import Corpus, TextSizes
 from pytest_lmgate.engines.base import Kind, Model, Offer, Runner
 from pytest_lmgate.errors import DataError, ModelError
