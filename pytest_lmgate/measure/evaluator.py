@@ -22,6 +22,7 @@ import numpy as np
 import yaml
 
 from pytest_lmgate.cache.store import FileDigests, logs_of, open_store
+from pytest_lmgate.data.columns import Chat, read_tags
 from pytest_lmgate.data.corpus import (
     Corpus,
     corpus_from_rows,
@@ -30,10 +31,8 @@ from pytest_lmgate.data.corpus import (
     read_rows,
     rows_in_memory,
 )
-from pytest_lmgate.data.prompts import Chat
 from pytest_lmgate.data.results.rows import Columns, ResultRun, Series
 from pytest_lmgate.data.results.rows import read as read_results
-from pytest_lmgate.data.tags import read_tags
 from pytest_lmgate.engines.base import Backend, Model, ModelEntry, Runner
 from pytest_lmgate.engines.devices import device_ingredients
 from pytest_lmgate.engines.registry import backend_called, described

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 
 from pytest_lmgate.arrays import Floats
-from pytest_lmgate.data.tags import Tags
+from pytest_lmgate.data.columns import Tags
 from pytest_lmgate.measure.binding import Bound
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pytest_lmgate.arrays import Floats, Ints
-from pytest_lmgate.data.prompts import utf8
+from pytest_lmgate.data.columns import utf8
 from pytest_lmgate.errors import DataError, ModelError
 from pytest_lmgate.windows.protocols import WindowPlan
 from pytest_lmgate.windows.tokens import Framing, PromptEncoder, Streams, TokenizerFacts
