@@ -53,7 +53,7 @@ _REQUESTS = "settings/gate_options.py"
 _MEANS = "stats/means.py"
 _PROPORTIONS = "stats/proportions.py"
 _ROUGE = "metrics/rouge.py"
-_PLACES = "windows/places.py"
+_PLACES = "windows/requests.py"
 
 DEFINITIONS = (
     Definition(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_lmgate.measure.binding import Bound, BoundGate
     from pytest_lmgate.measure.evaluator import Evaluator
     from pytest_lmgate.measure.targets import PlacesCache, Targets
-    from pytest_lmgate.windows.places import TargetPlaces
+    from pytest_lmgate.windows.requests import TargetPlaces
     from pytest_lmgate.windows.tokens import TokenSpans
 
 _DOCUMENTS, _TOKENS = 5, 5

@@ -45,15 +45,16 @@ from pytest_lmgate.settings.gate_options import (
 )
 from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.choices import plan_choices
-from pytest_lmgate.windows.places import lost_characters, scored_sizes
 from pytest_lmgate.windows.protocols import WindowPlan, beginning
 from pytest_lmgate.windows.requests import (
     Pair,
     Piece,
     cut_pieces,
     encode_pairs,
+    lost_characters,
     masked_requests,
     pair_requests,
+    scored_sizes,
     window_requests,
 )
 from pytest_lmgate.windows.tokens import Chats, Streams, TokenizerFacts

@@ -23,7 +23,7 @@ from pytest_lmgate.measure.results import ResultScores
 from pytest_lmgate.metrics.likelihoods import TargetLayout
 from pytest_lmgate.metrics.results import tags_of_rows
 from pytest_lmgate.settings.gates import EvaluationSpec
-from pytest_lmgate.windows.places import TargetPlaces, places_of_pairs, places_of_pieces, places_of_windows
+from pytest_lmgate.windows.requests import TargetPlaces, places_of_pairs, places_of_pieces, places_of_windows
 from pytest_lmgate.windows.tokens import TokenizerFacts
 
 OfCorpus = CausalLikelihoods | MaskedLikelihoods | Divergences
