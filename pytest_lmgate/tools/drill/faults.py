@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from pytest_lmgate.engines.transformers.beginnings import NO_CACHE, past_of
-from pytest_lmgate.engines.transformers.forward import inputs_of
+from pytest_lmgate.engines.transformers.head import inputs_of
 from pytest_lmgate.errors import ConfigError, nearest
 from pytest_lmgate.measure.rows import DatasetRows
 from pytest_lmgate.tools.drill.in_transformers import InTransformers

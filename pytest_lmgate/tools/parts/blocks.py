@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from pytest_lmgate.engines.base import Model, Runner
-from pytest_lmgate.engines.transformers.forward import logits_of
+from pytest_lmgate.engines.transformers.head import logits_of
 from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.errors import ModelError
