@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-FRAMES, FILES = 12, 60
+FRAMES, FILES = 12, 35
 _OURS, _HOOK, _LOOP = "/pytest_lmgate/", "pytest_runtest_setup", "run_batches"
 _GATE = "test_model_quality.py::test_the_candidate_is_good_enough"
 

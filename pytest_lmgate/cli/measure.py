@@ -21,7 +21,8 @@ from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceO
 from pytest_lmgate.errors import EngineError, nearest
 from pytest_lmgate.report.text import ProgressLine, table
 from pytest_lmgate.settings.decoding import parse_fixture_call
-from pytest_lmgate.settings.file import Project, load_project
+from pytest_lmgate.settings.entries import Project
+from pytest_lmgate.settings.file import load_project
 from pytest_lmgate.settings.metrics import METRICS, metric_called
 from pytest_lmgate.settings.session import CacheKey, Options
 

@@ -50,8 +50,7 @@ from pytest_lmgate.measure.texts import TextFunction, identity_of_texts, score_f
 from pytest_lmgate.metrics.divergence import Divergence, divergence
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import TextMetric, text_score
-from pytest_lmgate.settings.entries import DatasetSpec, ModelSpec
-from pytest_lmgate.settings.file import Project
+from pytest_lmgate.settings.entries import DatasetSpec, ModelSpec, Project
 from pytest_lmgate.settings.gate_options import TextRequest, WindowProtocol
 from pytest_lmgate.settings.gates import EvaluationSpec, Gate
 from pytest_lmgate.settings.session import Options

@@ -40,7 +40,8 @@ from pytest_lmgate.report.explanation import explain
 from pytest_lmgate.report.text import ProgressLine
 from pytest_lmgate.report.wording import properties
 from pytest_lmgate.settings.decoding import parse_fixture_call, parse_marker
-from pytest_lmgate.settings.file import Project, YamlGate, load_project
+from pytest_lmgate.settings.entries import Project
+from pytest_lmgate.settings.file import YamlGate, load_project
 from pytest_lmgate.settings.gates import FixtureReference, untaken
 from pytest_lmgate.settings.metrics import MARKER_NAMES
 from pytest_lmgate.settings.options import BASELINE_NAME, FILE_NAME, find_project_file, misspelt

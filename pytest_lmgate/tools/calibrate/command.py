@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_lmgate.measure.binding import Bound
     from pytest_lmgate.measure.evaluator import Evaluator
     from pytest_lmgate.metrics.score import Score
-    from pytest_lmgate.settings.file import Project
+    from pytest_lmgate.settings.entries import Project
     from pytest_lmgate.tools.calibrate.power import Calibration
 
 _BATCH_SIZES = (8, 32, 3, 16)

@@ -16,7 +16,8 @@ from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceO
 from pytest_lmgate.cli.measure import MaxLengthOption, OtherOption, ProtocolOption, StrideOption, measuring
 from pytest_lmgate.errors import ConfigError, LmgateError, escape_controls
 from pytest_lmgate.report.formats import write_file
-from pytest_lmgate.settings.file import Project, read_gates
+from pytest_lmgate.settings.entries import Project
+from pytest_lmgate.settings.file import read_gates
 from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.tools.parts.gates import chosen_protocol, find_gate, require_writable
 

@@ -19,7 +19,8 @@ from pytest_lmgate.cli.console import flow
 from pytest_lmgate.cli.measure import asked
 from pytest_lmgate.errors import ConfigError, nearest
 from pytest_lmgate.settings.decoding import convert
-from pytest_lmgate.settings.file import Project, YamlGate, read_gates
+from pytest_lmgate.settings.entries import Project
+from pytest_lmgate.settings.file import YamlGate, read_gates
 from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.gates import untaken
 
