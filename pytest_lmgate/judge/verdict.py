@@ -8,8 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from pytest_lmgate.errors import ComparisonError, ConfigError, MetricInputError
-from pytest_lmgate.judge.attribution import Attribution, with_rows
-from pytest_lmgate.judge.histogram import ChangeHistogram, change_histogram, row_values
+from pytest_lmgate.judge.attribution import Attribution, ChangeHistogram, change_histogram, row_values, with_rows
 from pytest_lmgate.judge.result import Bounded, Outcome, Verdict, WorstRow, measured_facts
 from pytest_lmgate.metrics.score import Score, ScoredRow
 from pytest_lmgate.settings.gates import Tolerance
