@@ -15,8 +15,7 @@ from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.settings.metrics import Metric
 from pytest_lmgate.stats.comparison import Comparison, needed
 from pytest_lmgate.stats.means import score_quantile
-from pytest_lmgate.stats.paired import compare
-from pytest_lmgate.stats.proportions import mcnemar
+from pytest_lmgate.stats.paired import compare, mcnemar
 from pytest_lmgate.stats.sample import Sample
 
 Samples = tuple[Sample, Sample]
