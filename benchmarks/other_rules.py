@@ -23,8 +23,7 @@ from scipy.stats import binom, norm
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.stats.comparison import Decision
 from pytest_lmgate.stats.paired import compare
-from pytest_lmgate.stats.proportions import Outcomes
-from pytest_lmgate.stats.sample import Sample, Scale
+from pytest_lmgate.stats.sample import Outcomes, Sample, Scale
 
 RIGHT, SHARE = 0.8, 0.04
 ROWS = (200, 500, 1319, 5000, 14042)

@@ -21,7 +21,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-FRAMES, FILES, STAYS, RETURNS = 12, 60, 25, 10
+FRAMES, FILES, STAYS, RETURNS = 12, 35, 25, 10
 _OURS, _HOOK, _LOOP = "/pytest_lmgate/", "pytest_runtest_setup", "run_batches"
 _WALKED = "measure/", "settings/", "metrics/"
 _GATE = "test_model_quality.py::test_the_candidate_is_good_enough"

@@ -51,9 +51,9 @@ class Definition(NamedTuple):
 _PROTOCOLS = "windows/protocols.py"
 _REQUESTS = "settings/gate_options.py"
 _MEANS = "stats/means.py"
-_PROPORTIONS = "stats/proportions.py"
+_SAMPLE = "stats/sample.py"
 _ROUGE = "metrics/rouge.py"
-_PLACES = "windows/places.py"
+_PLACES = "windows/requests.py"
 
 DEFINITIONS = (
     Definition(
@@ -149,16 +149,16 @@ DEFINITIONS = (
     Definition(
         ("stats/test_proportions.py", "stats/test_paired.py"),
         (
-            Mutant("tango: A = 2n", _PROPORTIONS, "second, third = 2 * n,", "second, third = n,"),
-            Mutant("tango: B", _PROPORTIONS, "(2 * n - b + c) * loss", "(2 * n + b - c) * loss"),
-            Mutant("tango: C", _PROPORTIONS, "-c * loss * (1 - loss)", "-c * loss"),
-            Mutant("tango: q", _PROPORTIONS, "/ (2 * first))", "/ first)"),
-            Mutant("tango: the variance", _PROPORTIONS, "n * (2 * q + loss * (1 - loss))", "n * (2 * q)"),
-            Mutant("tango: rows without a change", _PROPORTIONS, "z**2 * (1 - tolerance) / tolerance", "z**2 / tolerance"),
-            Mutant("wilson: z^2 / 2n", _PROPORTIONS, "p + z**2 / (2 * n)", "p + z**2 / (4 * n)"),
-            Mutant("wilson: z^2 / 4n^2", _PROPORTIONS, "z**2 / (4 * n**2)", "z**2 / (2 * n**2)"),
-            Mutant("clusters: a design effect of 1 at least", _PROPORTIONS, "max(least, stderr**2 / variance)", "stderr**2 / variance"),
-            Mutant("clusters: one more that is dependent", _PROPORTIONS, "/ (clusters + 1)", "/ (clusters + 2)"),
+            Mutant("tango: A = 2n", "stats/paired.py", "second, third = 2 * n,", "second, third = n,"),
+            Mutant("tango: B", "stats/paired.py", "(2 * n - b + c) * loss", "(2 * n + b - c) * loss"),
+            Mutant("tango: C", "stats/paired.py", "-c * loss * (1 - loss)", "-c * loss"),
+            Mutant("tango: q", "stats/paired.py", "/ (2 * first))", "/ first)"),
+            Mutant("tango: the variance", "stats/paired.py", "n * (2 * q + loss * (1 - loss))", "n * (2 * q)"),
+            Mutant("tango: rows without a change", "stats/paired.py", "z**2 * (1 - tolerance) / tolerance", "z**2 / tolerance"),
+            Mutant("wilson: z^2 / 2n", _SAMPLE, "p + z**2 / (2 * n)", "p + z**2 / (4 * n)"),
+            Mutant("wilson: z^2 / 4n^2", _SAMPLE, "z**2 / (4 * n**2)", "z**2 / (2 * n**2)"),
+            Mutant("clusters: a design effect of 1 at least", _SAMPLE, "max(least, stderr**2 / variance)", "stderr**2 / variance"),
+            Mutant("clusters: one more that is dependent", _SAMPLE, "/ (clusters + 1)", "/ (clusters + 2)"),
         ),
     ),
     Definition(

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_lmgate.engines.base import Backend, Kind, Offer
 from pytest_lmgate.engines.registry import BACKENDS
-from pytest_lmgate.judge import attribution, histogram, result
+from pytest_lmgate.judge import attribution, result
 from pytest_lmgate.metrics import score
 from pytest_lmgate.plugin.options import add_options
 from pytest_lmgate.settings.gates import Tolerance
@@ -125,7 +125,7 @@ def _yaml() -> Iterator[str]:
 def report_schema() -> dict[str, Any]:
     """The JSON Schema of the JSON report, draft 2020-12, with what the records' docstrings say of each key."""
     _, definitions = msgspec.json.schema_components([result.Results], ref_template="#/$defs/{name}")
-    rooms = (score, result, comparison, histogram, attribution)
+    rooms = (score, result, comparison, attribution)
     records = {name: each for room in rooms for name, each in vars(room).items() if isinstance(each, type)}
     for name, definition in definitions.items():
         record = records.get(name, Tolerance)

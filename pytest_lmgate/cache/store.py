@@ -1,4 +1,4 @@
-"""The content-addressed store: arrays and facts under a fingerprint, one file each, one lock each.
+"""The content-addressed store: a measurement's address, arrays and facts under it, and what lies in a cache folder.
 
     .lmgate_cache/
       token-nll/ab/abcdef….lmgate     a whole measurement (sealed safetensors: checksum, signature, arrays, metadata)
@@ -18,10 +18,12 @@ import hashlib
 import json
 import math
 import os
+import re
+import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -29,11 +31,134 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from pytest_lmgate.cache.files import hold, inside, is_newer, mark_ignored, read_sealed, write_sealed
-from pytest_lmgate.cache.fingerprint import FileDigests, Fingerprint, difference
+from pytest_lmgate.cache.files import hold, inside, is_newer, mark_ignored, read_head, read_sealed, sync, write_sealed
 from pytest_lmgate.cache.remote import Remote, is_from_fork, needs_network
 from pytest_lmgate.errors import CacheError, NewerError, UnsignedError
 from pytest_lmgate.settings.session import CacheKey, Options
+
+# The address, and the digests of files that go into it.
+
+
+_RACY_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Everything that can change a measurement: texts by name, sorted.
+
+    Its kind contains the revision of the measuring code, as in ``token-nll/1``.
+    """
+
+    kind: str
+    ingredients: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, kind: str, ingredients: Mapping[str, str]) -> Fingerprint:
+        return cls(kind, tuple(sorted(ingredients.items())))
+
+    @property
+    def address(self) -> str:
+        """SHA-256 of kind and ingredients, 64 hexadecimal digits."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def text(self) -> str:
+        return json.dumps({"kind": self.kind, "ingredients": dict(self.ingredients)}, sort_keys=True)
+
+    @classmethod
+    def parse(cls, text: str) -> Fingerprint:
+        match json.loads(text):
+            case {"kind": str(kind), "ingredients": dict(ingredients)}:
+                if all(isinstance(value, str) for value in ingredients.values()):
+                    return cls.of(kind, ingredients)
+        raise ValueError("expected the kind of a measurement and its ingredients, text by name")
+
+
+def difference(new: Fingerprint, old: Fingerprint) -> list[str]:
+    """Name the ingredients that differ, or that only one of them has."""
+    a, b = dict(new.ingredients), dict(old.ingredients)
+    changed = [] if new.kind == old.kind else [f"kind: {old.kind} -> {new.kind}"]
+    for name in sorted(a.keys() | b.keys()):
+        # A package that is not installed is the same whether it was asked for or not.
+        if a.get(name, "absent") != b.get(name, "absent"):
+            changed.append(f"{name}: {_short(b.get(name))} -> {_short(a.get(name))}")
+    return changed
+
+
+def _short(value: str | None) -> str:
+    """Digests are shortened, other values are not."""
+    if value is None:
+        return "(none)"
+    return f"{value[:12]}..." if re.fullmatch(r"(blob:)?[0-9a-f]{40,64}", value) else value
+
+
+class FileDigests:
+    """Digests of files, remembered in a folder; with a key, only signed ones are used.
+
+    A digest is remembered by path, size, mtime, ctime, inode and device, so that the second run on a 10 GB checkpoint
+    reads no weights. The change time cannot be set back, so weights rewritten in place are seen even where size and
+    mtime are restored. A file changed within the last seconds is not remembered, since a further change could share its
+    timestamps (the "racy git" problem). Nor is a file on a read-only file system: an image may fix all timestamps, and
+    another image may be mounted in its place. Each memory is a small file of its own, so that two processes never write
+    the same one from different states.
+    """
+
+    def __init__(self, folder: Path, key: CacheKey | None = None) -> None:
+        self._folder, self._key = folder, key
+
+    def digest(self, path: Path) -> str:
+        """Return the SHA-256 of a file's bytes."""
+        before = path.stat()
+        if _is_read_only(path):
+            return sha256(path)
+        key = _key(path, before)
+        with contextlib.suppress(OSError, CacheError, ValueError):
+            named, digest = read_sealed(self._memory(key), self._key).decode("ascii").split()
+            if named == key:  # the memory of another file may have been put here
+                return digest
+        # A process that has the file mapped can write to a page that is changed already without a new change time.
+        # After the page is written back, the next write sets the change time again.
+        sync(path)
+        before = path.stat()
+        digest = sha256(path)
+        after = path.stat()
+        settled = time.time() - max(after.st_mtime, after.st_ctime) > _RACY_SECONDS
+        if settled and _identity(before) == _identity(after):
+            key = _key(path, after)
+            with contextlib.suppress(OSError):
+                mark_ignored(self._folder.parent)
+                write_sealed(self._memory(key), f"{key} {digest}".encode("ascii"), key=self._key)
+        return digest
+
+    def _memory(self, key: str) -> Path:
+        return inside(self._folder.parent, self._folder.name, key[:2], key[2:40])
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)
+
+
+def _key(path: Path, status: os.stat_result) -> str:
+    return hashlib.sha256(repr((os.path.realpath(path), _identity(status))).encode()).hexdigest()
+
+
+def _is_read_only(path: Path) -> bool:
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except (AttributeError, OSError):  # not on Windows
+        return False
+
+
+def sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(2**20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+# The store.
+
 
 WHOLE, PARTIAL = ".lmgate", ".partial"
 _SEND_SECONDS = 30.0
@@ -265,3 +390,141 @@ def open_store(options: Options, warn: Callable[[str], None], remark: Callable[[
         readonly = options.remote_cache_readonly or is_from_fork(os.environ)
         remote = Remote(options.remote_cache, readonly=readonly, remark=remark)
     return Store(options.cache, warn, options.cache_key, remark, remote)
+
+
+# What lies in a cache folder, for people. Only files with the names that a store gives are counted or removed, and
+# links are not followed, so that nothing outside of the folder is touched.
+
+
+_ENTRY = re.compile(r"([0-9a-f]{64})\.(lmgate|partial)")
+_MEMORY = re.compile(r"[0-9a-f]{38}")
+_ASIDE, _SET_ASIDE, _NEWER = "set-aside", "set aside", "newer"
+
+
+@dataclass(frozen=True)
+class EntryInfo:
+    """One file of the cache."""
+
+    path: Path
+    address: str  # in the file's name
+    state: str  # ``whole``, ``unfinished``, ``set aside``, or ``newer`` where a later version of this package wrote it
+    size: int
+    used: float  # when it was written or last found, seconds since 1970
+    fingerprint: Fingerprint | None = None  # the ingredients of its address; None if it cannot be read
+    facts: dict[str, Any] = field(default_factory=dict)  # its metadata
+    count: int = 0  # targets, choices or texts in it
+    problem: str = ""  # why it cannot be read; empty if it can
+
+    @property
+    def kind(self) -> str:
+        return self.fingerprint.kind if self.fingerprint else self.path.parent.parent.name
+
+    @property
+    def model(self) -> str:
+        models = self.facts.get("models")
+        return " against ".join(map(str, models)) if isinstance(models, list) else ""
+
+    @property
+    def dataset(self) -> str:
+        return str(self.facts.get("dataset", ""))
+
+
+@dataclass(frozen=True)
+class GcResult:
+    """Files that were removed, those that stay and why, and the bytes of all that is left."""
+
+    removed: Sequence[EntryInfo]
+    kept: Sequence[tuple[EntryInfo, str]]
+    size: int
+
+
+def find_entries(folder: Path) -> list[EntryInfo]:
+    """Return the entries of a cache folder, the last used first; none if there is no folder."""
+    entries: list[EntryInfo] = []
+    for kind in _folders(folder):
+        for place in [kind] if kind.name == _ASIDE else _folders(kind):
+            for path in place.iterdir():
+                match = _ENTRY.fullmatch(path.name)
+                with contextlib.suppress(FileNotFoundError):  # another process has moved it since
+                    if match and path.is_file() and not path.is_symlink():
+                        entries.append(_read(path, match[1]))
+    return sorted(entries, key=lambda entry: (-entry.used, entry.address))
+
+
+def check(entry: EntryInfo, key: CacheKey | None) -> str:
+    """Return the fault of an entry by checksum, signature and address; empty if it is whole."""
+    try:
+        address = decode(read_sealed(entry.path, key))[0].address
+    except (OSError, CacheError) as error:
+        return str(error)
+    return "" if address == entry.address else f"{entry.path}: it contains another measurement ({address[:12]}...)"
+
+
+def collect_garbage(folder: Path, entries: Sequence[EntryInfo], most: int) -> GcResult:
+    """Remove files until at most `most` bytes are left: set-aside ones first, then the least recently used.
+
+    An entry that another process measures or writes now stays.
+    """
+    size = sum(entry.size for entry in entries)
+    removed: list[EntryInfo] = []
+    kept: list[tuple[EntryInfo, str]] = []
+    for entry in sorted(entries, key=lambda entry: (entry.state != _SET_ASIDE, entry.used)):
+        if size <= most:
+            break
+        if why := _remove(folder, entry):
+            kept.append((entry, why))
+        else:
+            removed.append(entry)
+            size -= entry.size
+    return GcResult(removed, kept, size)
+
+
+def forget(folder: Path) -> None:
+    """Remove remembered digests of files and results of trials of models."""
+    for kind in (folder / "digests", folder / "proofs"):
+        for inner in _folders(kind) if not kind.is_symlink() else ():
+            for path in inner.iterdir():
+                if _MEMORY.fullmatch(path.name):
+                    with contextlib.suppress(OSError):
+                        path.unlink()
+
+
+def remove_logs(folder: Path) -> None:
+    """Remove the logs of servers; one that runs goes on without its log."""
+    shutil.rmtree(logs_of(folder), ignore_errors=True)
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    if folder.exists():
+        yield from (path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+
+
+def _read(path: Path, address: str) -> EntryInfo:
+    status = path.lstat()
+    state = _SET_ASIDE if path.parent.name == _ASIDE else {WHOLE: "whole", PARTIAL: "unfinished"}[path.suffix]
+    entry = EntryInfo(path, address, state, status.st_size, status.st_mtime)
+    try:
+        fingerprint, facts, shapes = decode_head(read_head(path))
+        texts, _ = facts.pop("texts", ()), facts.pop("cut", None)
+        count = max([len(texts), *(shape[0] for shape in shapes.values() if shape)], default=0)
+        return replace(entry, fingerprint=fingerprint, facts=facts, count=count)
+    except NewerError as error:
+        return replace(entry, problem=str(error)) if state == _SET_ASIDE else replace(entry, state=_NEWER)
+    except (OSError, CacheError, TypeError) as error:
+        return replace(entry, problem=str(error))
+
+
+def _remove(folder: Path, entry: EntryInfo) -> str:
+    """Remove an entry unless somebody measures it; return why it stays, or nothing."""
+    if entry.state == _NEWER:
+        return "a newer pytest-lmgate wrote it"
+    try:
+        with hold(lock_of(folder, entry.address), waiting=_in_use):
+            entry.path.unlink(missing_ok=True)
+    except (OSError, NotImplementedError, CacheError) as error:
+        return str(error)
+    return ""
+
+
+def _in_use() -> None:
+    raise CacheError("it is being measured")

@@ -27,13 +27,13 @@ from pytest_lmgate.version import __version__
 
 # Where each command is; it is imported when it is called, or named by ``--help``.
 COMMANDS = {
-    "baseline": "cli.baseline:baseline",
-    "cache": "cli.cache:cache",
+    "baseline": "cli.kept:baseline",
+    "cache": "cli.kept:cache",
     "check": "cli.project:check",
     "doctor": "cli.project:doctor",
     "markers": "cli.project:markers",
     "measure": "cli.measure:measure",
-    "report": "cli.reports:report",
+    "report": "cli.kept:report",
     "schema": "cli.project:schema",
 }
 TOOLS = {

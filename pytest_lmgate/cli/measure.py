@@ -6,9 +6,7 @@ import contextlib
 import itertools
 import math
 import os
-import re
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,15 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 import yaml
-from msgspec import structs
 
 from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, root, show
-from pytest_lmgate.errors import ConfigError, EngineError, nearest
+from pytest_lmgate.errors import EngineError, nearest
 from pytest_lmgate.report.text import ProgressLine, table
-from pytest_lmgate.settings.decoding import convert, parse_fixture_call
-from pytest_lmgate.settings.file import Project, YamlGate, load_project, read_gates
-from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
-from pytest_lmgate.settings.gates import untaken
+from pytest_lmgate.settings.decoding import parse_fixture_call
+from pytest_lmgate.settings.entries import Project
+from pytest_lmgate.settings.file import load_project
 from pytest_lmgate.settings.metrics import METRICS, metric_called
 from pytest_lmgate.settings.session import CacheKey, Options
 
@@ -141,7 +137,7 @@ def measure(
         hint = f" (did you mean {meant!r}?)" if meant in METRICS else nearest(metric, METRICS)
         hint = hint or "; only pytest knows metrics that a conftest.py registers"
         raise typer.BadParameter(f"expected a metric, one of {', '.join(METRICS)}; got {metric!r}{hint}")
-    axes = _asked({"protocol": protocol, "stride": stride, "max_length": max_length}, option)
+    axes = asked({"protocol": protocol, "stride": stride, "max_length": max_length}, option)
     fixed = {"model": model, "dataset": dataset} | ({} if reference is None else {"reference": reference})
     swept = [key for key, values in axes.items() if len(values) > 1]
 
@@ -161,7 +157,7 @@ def measure(
         )
 
 
-def _asked(named: Mapping[str, str | None], others: Sequence[str] | None) -> dict[str, list[Any]]:
+def asked(named: Mapping[str, str | None], others: Sequence[str] | None) -> dict[str, list[Any]]:
     """Return the values of arguments that have an option of their own, and of others as ``NAME=VALUE``."""
     axes = {key: _values(key, text) for key, text in named.items() if text is not None}
     for argument in others or ():
@@ -233,81 +229,3 @@ def _bar(value: float, ends: tuple[float, float], low: float, high: float) -> st
 def _facts(chosen: dict[str, Any], call: FixtureCall) -> dict[str, Any]:
     facts = msgspec.to_builtins(call)
     return {"options": chosen} | {key: value for key, value in facts.items() if key not in ("test", "fixture")}
-
-
-def require_writable(paths: Mapping[str, Path], inputs: Sequence[Path] = ()) -> None:
-    """Refuse files that cannot be written, are inputs or are given twice, before anything is measured."""
-    for option, path in paths.items():
-        if path.exists() and any(source.exists() and path.samefile(source) for source in inputs):
-            raise ConfigError(f"{option} {path}: expected another file than those of the models and the dataset")
-        try:
-            if path.is_file() or path.is_dir():
-                path.open("ab").close()
-            elif not path.exists():
-                tempfile.TemporaryFile(dir=path.parent).close()
-        except OSError as error:
-            raise ConfigError(f"{option} {path}: cannot be written: {error.strerror}") from error
-    if len({path.resolve() for path in paths.values()}) < len(paths):
-        raise ConfigError(f"expected a file for each of {' and '.join(paths)}, got one for several")
-
-
-def gates_by_label(file: Path) -> dict[str, YamlGate]:
-    """Return the gates of an lmgate.yaml by their labels."""
-    gates, problems = read_gates(file)
-    if problems:
-        raise ConfigError(problems[0])
-    gates_by_name: dict[str, YamlGate] = {}
-    for gate in gates:
-        gates_by_name[untaken(gate.gate.label, gates_by_name)] = gate
-    return gates_by_name
-
-
-def find_gate(file: Path, name: str) -> tuple[YamlGate, str]:
-    """Return a gate of an lmgate.yaml by its id or label, and its label."""
-    gates_by_name = gates_by_label(file)
-    label = re.sub(r"^[^\[]*\.ya?ml::", "", name)
-    if re.match(r"[^\[]*\.py(::|$)", name):
-        raise ConfigError(
-            f"{name}: this command runs no Python tests, whose markers and fixtures pytest alone knows: write the "
-            f"gate into {file}, with the same names and arguments, and name that one"
-        )
-    if label not in gates_by_name:
-        listed = ", ".join(gates_by_name) or "none"
-        raise ConfigError(f"{file}: no gate is called {label!r}{nearest(label, gates_by_name)}; it has {listed}")
-    return gates_by_name[label], label
-
-
-def chosen_protocol(
-    project: Project, names: Sequence[str], given: Mapping[str, str | None], others: Sequence[str] | None
-) -> WindowProtocol:
-    """Return the protocol that is given, else that of the gates of lmgate.yaml on a candidate, its reference and data.
-
-    Gates that name the reference go before those with a limit or a baseline.
-    """
-    options = _asked(given, others)
-    if options:
-        if several := next((key for key, values in options.items() if len(values) > 1), None):
-            raise typer.BadParameter(f"{several}: expected one value, got {len(options[several])}")
-        return convert({key: value for key, (value,) in options.items()}, WindowProtocol)
-    candidate, reference, dataset = names
-    gates, problems = read_gates(project.file) if project.file else ([], [])
-    if problems:
-        raise ConfigError(problems[0])
-    with_reference: dict[WindowProtocol, str] = {}
-    without: dict[WindowProtocol, str] = {}
-    for entry in gates:
-        gate, evaluation = entry.gate, entry.gate.evaluation
-        named = evaluation.reference or getattr(gate, "against", None)
-        if (evaluation.model, evaluation.dataset) == (candidate, dataset) and named in (None, reference):
-            request = evaluation.how
-            protocol = request.protocol if isinstance(request, DivergenceRequest) else request
-            if isinstance(protocol, WindowProtocol):
-                windows = structs.replace(protocol, unit="token", average=None)
-                (without if named is None else with_reference).setdefault(windows, gate.label)
-    protocols = with_reference or without or {WindowProtocol(): ""}
-    if len(protocols) > 1:
-        raise ConfigError(
-            f"{project.file}: its gates on {candidate!r} and {dataset!r} measure by several protocols "
-            f"({', '.join(protocols.values())}): choose one by --protocol, --stride and --max-length"
-        )
-    return next(iter(protocols))

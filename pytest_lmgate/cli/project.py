@@ -21,7 +21,8 @@ from pytest_lmgate.cli.measure import measuring
 from pytest_lmgate.errors import ConfigError, LmgateError, OfflineError, RequirementError, nearest
 from pytest_lmgate.identity import QUANTIZERS, versions
 from pytest_lmgate.report.text import byte_size, counted
-from pytest_lmgate.settings.file import Project, load_project, read_gates
+from pytest_lmgate.settings.entries import Project
+from pytest_lmgate.settings.file import load_project, read_gates
 from pytest_lmgate.settings.gates import Gate, NoRegression
 from pytest_lmgate.settings.help import arguments_help, fixtures_help, json_schema, markers_help
 from pytest_lmgate.settings.metrics import METRICS
@@ -241,7 +242,7 @@ def _device() -> Iterator[Finding]:
 
 
 def _cache(here: Root, given: str | None) -> Iterator[Finding]:
-    from pytest_lmgate.cache.inventory import check, find_entries
+    from pytest_lmgate.cache.store import check, find_entries
 
     folder, key = here.cache(given), CacheKey.from_environment()
     entries = find_entries(folder)

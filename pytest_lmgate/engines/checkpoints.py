@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytest_lmgate.data.readers import is_lfs_pointer, pull_hint
+from pytest_lmgate.data.corpus import is_lfs_pointer, pull_hint
 from pytest_lmgate.engines.base import Kind, Model, ModelEntry, Runner
 from pytest_lmgate.errors import ConfigError, ModelError, OfflineError
 from pytest_lmgate.identity import Snapshot, checkpoint_files, folders_below, is_file, texts_in

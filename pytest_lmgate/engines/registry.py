@@ -123,7 +123,7 @@ def raised(error: Exception) -> str:
     return f"{type(error).__name__}: {error}{where}"
 
 
-# transformers lists here which weights it did not use; `engines.transformers.unused` checks them one by one.
+# transformers lists here which weights it did not use; `engines.transformers.loading` checks them one by one.
 _LOAD_REPORT = re.compile(r"LOAD REPORT|^Some weights of ")
 # These speak of code that calls a library, and never of the model.
 _OF_CODE = (DeprecationWarning, FutureWarning, ImportWarning, PendingDeprecationWarning, ResourceWarning)

@@ -43,8 +43,7 @@ from pytest_lmgate.settings.gates import EvaluationSpec
 from pytest_lmgate.settings.metrics import METRICS
 from pytest_lmgate.settings.options import conflict_line
 from pytest_lmgate.stats.paired import known_differences
-from pytest_lmgate.stats.proportions import MOST_OUTCOMES, Outcomes
-from pytest_lmgate.stats.sample import Sample
+from pytest_lmgate.stats.sample import MOST_OUTCOMES, Outcomes, Sample
 
 _SCHEMA = 2
 # A sum of the file's own numbers differs from the measured one by no more than the order of adding.

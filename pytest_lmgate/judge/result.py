@@ -18,8 +18,7 @@ from msgspec.structs import force_setattr, replace
 
 from pytest_lmgate.errors import RecordError, encodable
 from pytest_lmgate.identity import versions
-from pytest_lmgate.judge.attribution import Attribution
-from pytest_lmgate.judge.histogram import ChangeHistogram
+from pytest_lmgate.judge.attribution import Attribution, ChangeHistogram
 from pytest_lmgate.metrics.score import AnswerCounts, Score
 from pytest_lmgate.stats.comparison import Comparison, Number
 from pytest_lmgate.stats.means import Rule

@@ -8,16 +8,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from pytest_lmgate.errors import ComparisonError, ConfigError, MetricInputError
-from pytest_lmgate.judge.attribution import Attribution, with_rows
-from pytest_lmgate.judge.histogram import ChangeHistogram, change_histogram, row_values
+from pytest_lmgate.judge.attribution import Attribution, ChangeHistogram, change_histogram, row_values, with_rows
 from pytest_lmgate.judge.result import Bounded, Outcome, Verdict, WorstRow, measured_facts
 from pytest_lmgate.metrics.score import Score, ScoredRow
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.settings.metrics import Metric
 from pytest_lmgate.stats.comparison import Comparison, needed
 from pytest_lmgate.stats.means import score_quantile
-from pytest_lmgate.stats.paired import compare
-from pytest_lmgate.stats.proportions import mcnemar
+from pytest_lmgate.stats.paired import compare, mcnemar
 from pytest_lmgate.stats.sample import Sample
 
 Samples = tuple[Sample, Sample]

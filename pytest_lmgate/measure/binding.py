@@ -29,8 +29,7 @@ from pytest_lmgate.measure.rows import require_questions, require_references
 from pytest_lmgate.measure.sampled import SampledDivergences, SelfDivergences
 from pytest_lmgate.measure.texts import GeneratedTexts, require_extraction, text_metric
 from pytest_lmgate.metrics.texts import TextMetric
-from pytest_lmgate.settings.entries import DATA_SUFFIXES, DatasetSpec, ModelSpec, is_task_metric
-from pytest_lmgate.settings.file import Project
+from pytest_lmgate.settings.entries import DATA_SUFFIXES, DatasetSpec, ModelSpec, Project, is_task_metric
 from pytest_lmgate.settings.gate_options import (
     ChoiceRequest,
     DivergenceRequest,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, cast
 
 from pytest_lmgate.arrays import Floats
-from pytest_lmgate.cache.fingerprint import Fingerprint, difference, sha256
+from pytest_lmgate.cache.store import Fingerprint, difference, sha256
 from pytest_lmgate.engines.base import Backend, Batching, Model, ModelEntry, Runner, Written, discard_note
 from pytest_lmgate.engines.devices import Card, cards_of, device_class
 from pytest_lmgate.engines.registry import described

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytest_lmgate.arrays import Floats
-from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import StoredResult
+from pytest_lmgate.cache.store import Fingerprint, StoredResult
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.engines.base import COLUMNS, Batching, BatchPolicy, Distributions, Model, Runner
 from pytest_lmgate.errors import ModelError, NonFiniteError

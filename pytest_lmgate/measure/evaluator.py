@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import yaml
 
-from pytest_lmgate.cache.fingerprint import FileDigests
-from pytest_lmgate.cache.store import logs_of, open_store
+from pytest_lmgate.cache.store import FileDigests, logs_of, open_store
+from pytest_lmgate.data.columns import columns_of, read_tags
 from pytest_lmgate.data.corpus import (
     Corpus,
     corpus_from_rows,
@@ -31,7 +31,6 @@ from pytest_lmgate.data.corpus import (
 )
 from pytest_lmgate.data.results.rows import Columns, ResultRun, Series
 from pytest_lmgate.data.results.rows import read as read_results
-from pytest_lmgate.data.tags import columns_of, read_tags
 from pytest_lmgate.engines.base import Backend, Model, ModelEntry, Runner
 from pytest_lmgate.engines.devices import device_ingredients
 from pytest_lmgate.engines.registry import backend_called, described
@@ -49,8 +48,7 @@ from pytest_lmgate.measure.texts import TextFunction, identity_of_texts, score_f
 from pytest_lmgate.metrics.divergence import Divergence, divergence
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import TextMetric, text_score
-from pytest_lmgate.settings.entries import DatasetSpec, ModelSpec
-from pytest_lmgate.settings.file import Project
+from pytest_lmgate.settings.entries import DatasetSpec, ModelSpec, Project
 from pytest_lmgate.settings.gate_options import TextRequest
 from pytest_lmgate.settings.gates import EvaluationSpec, Gate
 from pytest_lmgate.settings.session import Options

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.arrays import Floats
-from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import StoredResult
+from pytest_lmgate.cache.store import Fingerprint, StoredResult
 from pytest_lmgate.data.corpus import Corpus, TextSizes
 from pytest_lmgate.errors import ConfigError, DataError, ProtocolError
 from pytest_lmgate.measure.loop import score
@@ -44,13 +43,13 @@ from pytest_lmgate.settings.gate_options import (
 )
 from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.choices import plan_choices
-from pytest_lmgate.windows.places import lost_characters
 from pytest_lmgate.windows.protocols import WindowPlan, beginning
 from pytest_lmgate.windows.requests import (
     Pair,
     Piece,
     cut_pieces,
     encode_pairs,
+    lost_characters,
     masked_requests,
     pair_requests,
     window_requests,

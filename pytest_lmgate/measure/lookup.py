@@ -19,8 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Store, StoredResult
+from pytest_lmgate.cache.store import Fingerprint, Store, StoredResult
 from pytest_lmgate.engines.base import Model, Runner
 from pytest_lmgate.engines.devices import available_bytes, hardware_of
 from pytest_lmgate.engines.registry import library_warnings, raised

@@ -19,8 +19,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from pytest_lmgate.arrays import Floats, Ints
-from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import StoredResult
+from pytest_lmgate.cache.store import Fingerprint, StoredResult
 from pytest_lmgate.data.corpus import Corpus, TextSizes, looks_like_documents
 from pytest_lmgate.engines.base import Kind, Model, Offer, Runner
 from pytest_lmgate.errors import ConfigError, DataError, ModelError
@@ -31,9 +30,8 @@ from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.settings.gate_options import Signature, SignatureField, Windowing, WindowProtocol
 from pytest_lmgate.settings.metrics import METRICS, Statistics
 from pytest_lmgate.version import __version__
-from pytest_lmgate.windows.places import lost_characters, scored_sizes
 from pytest_lmgate.windows.protocols import WindowPlan, plan_windows, tokenize
-from pytest_lmgate.windows.requests import row_targets, window_requests
+from pytest_lmgate.windows.requests import lost_characters, row_targets, scored_sizes, window_requests
 from pytest_lmgate.windows.tokens import NO_CHATS, PIN, Chats, Streams, TokenizerFacts
 
 T = TypeVar("T")

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_lmgate.cache.inventory import EntryInfo, find_entries
-from pytest_lmgate.cache.store import StoredResult
+from pytest_lmgate.cache.store import EntryInfo, StoredResult, find_entries
 from pytest_lmgate.engines.devices import device_class
 from pytest_lmgate.errors import LmgateError, escape_controls
 from pytest_lmgate.measure.binding import Bound

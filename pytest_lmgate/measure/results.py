@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pytest_lmgate.arrays import Floats
-from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import StoredResult
+from pytest_lmgate.cache.store import Fingerprint, StoredResult
 from pytest_lmgate.data.results.pairs import Pair, paired
 from pytest_lmgate.data.results.rows import Series, digest
 from pytest_lmgate.engines.base import Model, Runner

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from pytest_lmgate.data.prompts import Prompt, TextTask, bare, cell, make_task
-from pytest_lmgate.data.tags import Tags
+from pytest_lmgate.data.columns import Prompt, Tags, TextTask, bare, cell, make_task
 from pytest_lmgate.engines.base import Model
 from pytest_lmgate.errors import ConfigError, DataError
 from pytest_lmgate.measure.measurement import digest_of, identity_of, template_variables

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from pytest_lmgate.arrays import Ints
-from pytest_lmgate.cache.fingerprint import Fingerprint
+from pytest_lmgate.cache.store import Fingerprint
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.engines.base import Drawn, Model
 from pytest_lmgate.errors import EngineError, ModelError

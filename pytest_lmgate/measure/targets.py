@@ -13,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 
 from pytest_lmgate.arrays import Floats
-from pytest_lmgate.data.tags import Tags
+from pytest_lmgate.data.columns import Tags
 from pytest_lmgate.measure.binding import Bound
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
@@ -23,7 +23,7 @@ from pytest_lmgate.measure.results import ResultScores
 from pytest_lmgate.metrics.likelihoods import TargetLayout
 from pytest_lmgate.metrics.results import tags_of_rows
 from pytest_lmgate.settings.gates import EvaluationSpec
-from pytest_lmgate.windows.places import TargetPlaces, places_of_pairs, places_of_pieces, places_of_windows
+from pytest_lmgate.windows.requests import TargetPlaces, places_of_pairs, places_of_pieces, places_of_windows
 from pytest_lmgate.windows.tokens import TokenizerFacts
 
 OfCorpus = CausalLikelihoods | MaskedLikelihoods | Divergences

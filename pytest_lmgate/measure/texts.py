@@ -15,9 +15,8 @@ from typing import Any, ClassVar, NamedTuple, get_args
 import numpy as np
 
 from pytest_lmgate.arrays import Ints
-from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import StoredResult
-from pytest_lmgate.data.prompts import Prompt
+from pytest_lmgate.cache.store import Fingerprint, StoredResult
+from pytest_lmgate.data.columns import Prompt
 from pytest_lmgate.engines.base import Runner, Setting
 from pytest_lmgate.engines.writing import cut
 from pytest_lmgate.errors import ConfigError, EngineError, MetricInputError

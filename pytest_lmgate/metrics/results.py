@@ -12,8 +12,8 @@ import numpy as np
 from msgspec.structs import asdict
 
 from pytest_lmgate.arrays import Floats
+from pytest_lmgate.data.columns import Tags
 from pytest_lmgate.data.results.rows import ResultRow, Series, digest
-from pytest_lmgate.data.tags import Tags
 from pytest_lmgate.errors import ComparisonError, MetricInputError
 from pytest_lmgate.metrics.score import Score, ScoredRow
 from pytest_lmgate.settings.gate_options import Signature

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.yaml_items import asked_files, may_have_gates, placed, registered_marks
 from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.metrics import FIXTURES, MARKER_NAMES, metric_called
+from pytest_lmgate.settings.options import find_project_file
 
 
 def gates_of(item: pytest.Item) -> list[str]:
@@ -27,12 +30,7 @@ def is_measuring(item: pytest.Item) -> bool:
 
 
 def mixed_up(gated: Sequence[pytest.Item], measuring: Sequence[pytest.Item]) -> list[str]:
-    problems = _same_ids([*gated, *measuring])
-    if measuring:
-        from pytest_lmgate.plugin.fixtures import shared_fixtures
-
-        problems += shared_fixtures(measuring)
-    return problems
+    return _same_ids([*gated, *measuring]) + _shared_fixtures(measuring)
 
 
 def _same_ids(items: Sequence[pytest.Item]) -> list[str]:
@@ -219,3 +217,37 @@ def _renamed(name: str, arguments: int, markers: Collection[str]) -> list[str]:
         return []
     metric = metric_called("".join(word for word in words if word not in _ENDS and word not in _FILLERS))
     return [marker for end in [*ends, "min", "max"] if (marker := f"{metric}_{end}") in markers]
+
+
+def _shared_fixtures(items: Sequence[pytest.Item]) -> list[str]:
+    """Refuse fixtures that measure once for tests of several projects: names differ between projects."""
+    if not items or options.project_file(items[0].config):
+        return []
+    from pytest_lmgate.plugin.private import requested_fixtures  # imported lazily: other sessions never need it
+
+    projects: dict[int, Path | None] = {}
+    problems = []
+    for item in items:
+        requested = requested_fixtures(item)
+        for name, definitions in requested.items():
+            if definitions[-1].scope not in ("session", "package") or not _measures(name, requested):
+                continue
+            own = find_project_file(item.path.parent)
+            if (first := projects.setdefault(id(definitions[-1]), own)) != own:
+                problems.append(
+                    f"the fixture {name!r} has one result for tests of two projects, {first} and {own}: give it the "
+                    "scope 'module', or define it once in each project"
+                )
+    return problems
+
+
+def _measures(name: str, requested: Mapping[str, Sequence[pytest.FixtureDef[Any]]]) -> bool:
+    """Whether a fixture of the user's requests one of ours, directly or not."""
+    if name in FIXTURES:
+        return False
+    needed, todo = set[str](), [name]
+    while todo:  # fixtures that need each other in a circle are pytest's to refuse
+        others = requested[each][-1].argnames if (each := todo.pop()) in requested else ()
+        todo += {*others} - needed
+        needed.update(others)
+    return not FIXTURES.keys().isdisjoint(needed)

@@ -33,14 +33,15 @@ from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import collected_metrics
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.collection import test_id
-from pytest_lmgate.plugin.fixtures import naming_fixture, request_fixture
 from pytest_lmgate.plugin.options import update
+from pytest_lmgate.plugin.private import fixture_definitions
 from pytest_lmgate.plugin.yaml_items import GateItem, MarkerLines, entry_of
 from pytest_lmgate.report.explanation import explain
 from pytest_lmgate.report.text import ProgressLine
 from pytest_lmgate.report.wording import properties
 from pytest_lmgate.settings.decoding import parse_fixture_call, parse_marker
-from pytest_lmgate.settings.file import Project, YamlGate, load_project
+from pytest_lmgate.settings.entries import Project
+from pytest_lmgate.settings.file import YamlGate, load_project
 from pytest_lmgate.settings.gates import FixtureReference, untaken
 from pytest_lmgate.settings.metrics import MARKER_NAMES
 from pytest_lmgate.settings.options import BASELINE_NAME, FILE_NAME, find_project_file, misspelt
@@ -187,12 +188,12 @@ class GateSession:
         try:
             bound = judge.evaluator.bind_gate(gate)
         except ConfigError as error:
-            raise naming_fixture(item, gate.given, error) from None
+            raise _naming_fixture(item, gate.given, error) from None
         if gate.uses_baseline:
             judge.baselines.read()
         for given in gate.given:
             if isinstance(given, FixtureReference):
-                request_fixture(given.name, item)
+                _request_fixture(given.name, item)
         return bound
 
     def measure(self, item: pytest.Item) -> None:
@@ -420,3 +421,57 @@ def line_of(error: BaseException, config: pytest.Config, hook: str) -> str:
     files = {each.function.__code__.co_filename for each in getattr(config.hook, hook).get_hookimpls()}
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
     return f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
+
+
+# The user's fixtures that ``lmgate.fixture("name")`` names: pytest sets such a fixture up with the test's own, and its
+# value stands in the gate.
+
+
+def _naming_fixture(item: pytest.Item, names: Iterable[Any], error: ConfigError) -> ConfigError:
+    """Add a hint to the error of an unknown name if the test has a fixture of that name."""
+    for name in names:
+        is_it = isinstance(name, str) and f"{name!r} is not known" in str(error) and hasattr(item, "fixturenames")
+        if is_it and fixture_definitions(item, name):
+            hint = f"; {name!r} is a fixture: lmgate.fixture({name!r}) stands for its value"
+            return ConfigError(f"{error}{hint}")
+    return error
+
+
+def _request_fixture(name: str, item: pytest.Item) -> None:
+    """Have pytest set a fixture up for a test that does not name it among its arguments."""
+    names: list[str] | None = getattr(item, "fixturenames", None)
+    if names is None:
+        raise ConfigError(f"lmgate.fixture({name!r}): a {type(item).__name__} has no fixtures; name a model")
+    if not fixture_definitions(item, name):
+        if name in _parameters(item):
+            raise ConfigError(
+                f"lmgate.fixture: {name!r} is an argument of parametrize, not a fixture: make it one and say "
+                f"indirect=[{name!r}], or give each value its marker by pytest.param(..., marks=...)"
+            )
+        raise ConfigError(
+            f"lmgate.fixture: no fixture {name!r} for this test; pytest --fixtures lists the known fixtures"
+        )
+    if name in names:
+        return
+    if parametrized := _without_parameter(name, item, set()):
+        raise ConfigError(
+            f"lmgate.fixture: fixture {parametrized!r} has params: pytest collects a test once for each of them only "
+            f"if the test asks for the fixture; add {name!r} to the test's arguments or to @pytest.mark.usefixtures"
+        )
+    names.append(name)
+
+
+def _parameters(item: pytest.Item) -> Mapping[str, Any]:
+    return getattr(getattr(item, "callspec", None), "params", {})
+
+
+def _without_parameter(name: str, item: pytest.Item, seen: set[str]) -> str:
+    """Return the first fixture with params, of `name` and those that it needs, that this test does not request."""
+    if name in seen or name in _parameters(item):
+        return ""
+    seen.add(name)
+    definitions = fixture_definitions(item, name)
+    if any(definition.params is not None for definition in definitions[-1:]):
+        return name
+    needed = (other for definition in definitions for other in definition.argnames)
+    return next(filter(None, (_without_parameter(other, item, seen) for other in needed)), "")

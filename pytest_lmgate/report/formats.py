@@ -54,7 +54,7 @@ FORMATS: Mapping[str, Format] = {
     "github": Format("report.services:github_annotations", destination=STDOUT),
     "openmetrics": Format("report.services:openmetrics_report"),
     "html": Format("report.page:html_report"),
-    "eval-results": Format("report.eval_results:eval_results", is_folder=True),
+    "eval-results": Format("report.services:eval_results", is_folder=True),
 }
 
 

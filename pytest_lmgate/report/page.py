@@ -18,7 +18,7 @@ import jinja2
 from msgspec.structs import replace
 
 from pytest_lmgate.errors import escape_controls
-from pytest_lmgate.judge.histogram import ChangeHistogram
+from pytest_lmgate.judge.attribution import ChangeHistogram
 from pytest_lmgate.judge.result import PastRun, Results, Verdict, worst_first
 from pytest_lmgate.report.explanation import attribution_lines, explain
 from pytest_lmgate.report.text import excerpt, shortened

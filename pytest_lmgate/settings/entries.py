@@ -1,8 +1,14 @@
-"""The shape of lmgate.yaml: frozen, typed specs of models and datasets. Decoding is in `settings.file`."""
+"""The shape of lmgate.yaml: frozen, typed specs of models and datasets, and the project with its folder.
+
+Decoding is in `settings.file`.
+"""
 
 from __future__ import annotations
 
+import errno
 import re
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -13,6 +19,7 @@ from pytest_lmgate.errors import ConfigError, nearest
 from pytest_lmgate.settings.extraction import Steps, read_extractions
 from pytest_lmgate.settings.gate_options import GenerationRequest
 from pytest_lmgate.settings.metrics import Direction
+from pytest_lmgate.settings.options import FILE_NAME, misspelt
 
 DEVICES = ("auto", "cuda", "mps", "cpu", "xpu")
 _DTYPES = {
@@ -498,3 +505,34 @@ def _exactly_one(**keys: object) -> None:
         *some, last = (f"{key}:" for key in keys)
         got = " and ".join(given) or ("neither" if len(keys) == 2 else "none of them")
         raise ConfigError(f"expected exactly one of {', '.join(some)} and {last}, got {got}")
+
+
+@dataclass(frozen=True)
+class Project:
+    """A decoded lmgate.yaml and the folder that its paths are relative to."""
+
+    folder: Path
+    file: Path | None = None
+    spec: ProjectSpec = field(default_factory=ProjectSpec)
+
+    @property
+    def origin(self) -> str:
+        """Where the names come from, for messages."""
+        if self.file:
+            return str(self.file)
+        misnamed = "".join(f"; {file.name} is not read" for file in misspelt(self.folder))
+        return f"no {FILE_NAME} in {self.folder} or above{misnamed}"
+
+    def path(self, written: str) -> Path:
+        """Resolve a path of the file; it need not exist."""
+        try:
+            path = self.folder / Path(written).expanduser()
+            path.lstat()
+        except (ValueError, RuntimeError) as error:
+            raise ConfigError(f"{written[:60]!r} cannot be a path: {error}") from error
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                raise ConfigError(
+                    f"{written[:60]!r}... ({len(written):,} characters) cannot be a path: {error.strerror}"
+                ) from error
+        return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import functools
 import itertools
 import re
@@ -16,44 +15,21 @@ import yaml
 
 from pytest_lmgate.errors import ConfigError, LmgateError, nearest
 from pytest_lmgate.settings.decoding import LISTED, arguments_taken, convert, gate_arguments, parse_marker
-from pytest_lmgate.settings.entries import DatasetSpec, Defaults, ModelSpec, ProjectSpec, ResultsSpec, ServerSpec
+from pytest_lmgate.settings.entries import (
+    DatasetSpec,
+    Defaults,
+    ModelSpec,
+    Project,
+    ProjectSpec,
+    ResultsSpec,
+    ServerSpec,
+)
 from pytest_lmgate.settings.gates import Gate
 from pytest_lmgate.settings.metrics import MARKER_NAMES
-from pytest_lmgate.settings.options import FILE_NAME, find_project_file, misspelt, read_project_file
+from pytest_lmgate.settings.options import find_project_file, read_project_file
 
 _TOP_LEVEL = ("devices", "label", "defaults", "models", "datasets", "gates")
 _MOST_VALUES = 1_000_000  # a megabyte of text has fewer, and a kilobyte of aliases may have billions
-
-
-@dataclass(frozen=True)
-class Project:
-    """A decoded lmgate.yaml and the folder that its paths are relative to."""
-
-    folder: Path
-    file: Path | None = None
-    spec: ProjectSpec = field(default_factory=ProjectSpec)
-
-    @property
-    def origin(self) -> str:
-        """Where the names come from, for messages."""
-        if self.file:
-            return str(self.file)
-        misnamed = "".join(f"; {file.name} is not read" for file in misspelt(self.folder))
-        return f"no {FILE_NAME} in {self.folder} or above{misnamed}"
-
-    def path(self, written: str) -> Path:
-        """Resolve a path of the file; it need not exist."""
-        try:
-            path = self.folder / Path(written).expanduser()
-            path.lstat()
-        except (ValueError, RuntimeError) as error:
-            raise ConfigError(f"{written[:60]!r} cannot be a path: {error}") from error
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:
-                raise ConfigError(
-                    f"{written[:60]!r}... ({len(written):,} characters) cannot be a path: {error.strerror}"
-                ) from error
-        return path
 
 
 @dataclass(frozen=True)

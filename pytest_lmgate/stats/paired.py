@@ -1,6 +1,6 @@
 """Compare two samples by the rule of their metric: the one place that decides which.
 
-Right-or-wrong rows have Tango's score test (`proportions`): Student's t passes 7 to 67% of models that are worse by
+Right-or-wrong rows have Tango's score test: Student's t passes 7 to 67% of models that are worse by
 just the tolerance, where 5% are promised (20 to 200 rows), and sees no noise at all where no row changed. Means over
 targets or rows and their exponentials have the closed form of `means`. All other metrics have the paired bootstrap:
 1,000 resamples of rows or clusters, seed 12345, the same rows of both systems. The same measurement twice passes
@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from msgspec.structs import replace
@@ -31,8 +32,7 @@ from pytest_lmgate.stats.comparison import (
     power_of,
 )
 from pytest_lmgate.stats.means import ClusteredMean, Rule, score_cdf, score_quantile, student_or_hall, t_quantile, tail
-from pytest_lmgate.stats.proportions import Changes, Outcomes, rows_without_change, tango_bounds, tango_z
-from pytest_lmgate.stats.sample import Sample, Scale
+from pytest_lmgate.stats.sample import Outcomes, Sample, Scale
 
 _SMALLEST = 1e-9
 """The smallest loss for which a number of needed rows is named."""
@@ -278,3 +278,73 @@ def _rows_needed(changes: Changes, size: float, score: float, z: float, more: fl
         # Not for a power of 80%: without a change in any of them, so many rows do show it.
         return math.ceil(rows_without_change(size, z) * rows / changes.n) if size > _SMALLEST else None
     return math.ceil(rows * (more * z / score) ** 2) if abs(score) > 1e-4 else None
+
+
+# Tango's score test. Of n rows, b were right and are wrong now, c the other way round. Only rows that changed count,
+# and there may be none: Student's t then sees no noise and passes ten rows as a thousand. The score test asks how
+# likely such rows are if the loss were just the tolerance (Tango 1998, Statistics in Medicine 17, 891-908, equations 9
+# and 11).
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Rows that changed; with clusters, all three are divided by the design effect of the changes."""
+
+    n: float  # rows
+    lost: float  # b, right under the reference and wrong under the candidate
+    gained: float  # c, wrong under the reference and right under the candidate
+
+    @classmethod
+    def of(cls, candidate: Outcomes, reference: Outcomes) -> Changes:
+        change = reference.right.astype(np.float64) - candidate.right
+        n = candidate.n
+        lost, gained = (n * candidate.share((sign * change > 0).astype(np.float64)) for sign in (1, -1))
+        variance = (lost + gained - (lost - gained) ** 2 / n) / n**2
+        effect = candidate.design_effect(change, variance)
+        return cls(n / effect, lost / effect, gained / effect)
+
+    @property
+    def loss(self) -> float:
+        return (self.lost - self.gained) / self.n
+
+
+def tango_z(changes: Changes, loss: float) -> float:
+    """Return ``Z = (b - c - n T) / sqrt(n (2 q + T (1 - T)))``, the loss above T in standard errors under T."""
+    n, b, c = changes.n, changes.lost, changes.gained
+    first, second, third = 2 * n, -b - c + (2 * n - b + c) * loss, -c * loss * (1 - loss)
+    # q and q + T are probabilities; of tiny numbers rounding may leave less than nothing.
+    q = max(0.0, -loss, (math.sqrt(max(0.0, second**2 - 4 * first * third)) - second) / (2 * first))
+    distance, variance = b - c - n * loss, n * (2 * q + loss * (1 - loss))
+    if variance <= 0:  # at T = 0 without a changed row, or at an end of the range
+        return math.copysign(math.inf, distance) if distance else 0.0
+    return distance / math.sqrt(variance)
+
+
+def tango_bounds(changes: Changes, z: float) -> tuple[float, float]:
+    """Return the losses at which Z is `z` and ``-z``: the one-sided lower and upper bound."""
+    return _at(changes, z, -1.0, changes.loss), _at(changes, -z, changes.loss, 1.0)
+
+
+def rows_without_change(tolerance: float, z: float) -> int:
+    """Return the number of unchanged rows that show a loss of at most the tolerance: ``z^2 (1 - T) / T``."""
+    return math.ceil(z**2 * (1 - tolerance) / tolerance)
+
+
+def _at(changes: Changes, z: float, low: float, high: float) -> float:
+    """Solve ``Z(T) = z`` by bisection; Z falls as T rises."""
+    while (middle := (low + high) / 2) not in (low, high):
+        low, high = (middle, high) if tango_z(changes, middle) > z else (low, middle)
+    return middle
+
+
+def mcnemar(lost: int, gained: int) -> float:
+    """Return the exact two-sided p-value of "a row is lost as often as gained": ``2 P(X <= min)``, X ~ B(b + c, 1/2).
+
+    McNemar 1947, Psychometrika 12, 153-157; Liddell 1976 for the exact form.
+    """
+    n, term, total = lost + gained, 1, 0
+    for k in range(min(lost, gained) + 1):
+        total += term
+        term = term * (n - k) // (k + 1)
+    share: float = 2 * total / 2**n
+    return min(1.0, share)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_lmgate.data.prompts import Prompt, bare, cell, chat_in, fill, require_unseen, shown_after, utf8
+from pytest_lmgate.data.columns import Prompt, bare, cell, chat_in, fill, require_unseen, shown_after, utf8
 from pytest_lmgate.errors import DataError, ModelError
 from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.windows.protocols import WindowPlan

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pytest_lmgate.arrays import Ints
+from pytest_lmgate.data.columns import Chat, Prompt
 from pytest_lmgate.data.corpus import TextSizes
-from pytest_lmgate.data.prompts import Chat, Prompt
 from pytest_lmgate.errors import DataError, ModelError
 
 RENDERING_SECONDS = 10.0  # a chat template that takes longer has no end

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_lmgate.cache.fingerprint import FileDigests
+from pytest_lmgate.cache.store import FileDigests
 from tests.file_systems import notes_writes_by_mapping
 
 _opened: list[str] | None = None
@@ -36,7 +36,7 @@ def opened() -> Iterator[list[str]]:
 def _later(monkeypatch: pytest.MonkeyPatch) -> None:
     """A minute from now, when the files of the test are no longer fresh."""
     now = time.time
-    monkeypatch.setattr("pytest_lmgate.cache.fingerprint.time.time", lambda: now() + 60)
+    monkeypatch.setattr("pytest_lmgate.cache.store.time.time", lambda: now() + 60)
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_remembered(
         return digest
 
     with monkeypatch.context() as patch:
-        patch.setattr("pytest_lmgate.cache.fingerprint.sha256", read_and_changed)
+        patch.setattr("pytest_lmgate.cache.store.sha256", read_and_changed)
         digests.digest(weights)
     assert digests.digest(weights) == _sha256(b"behind")
 

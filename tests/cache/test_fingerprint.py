@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_lmgate.cache.fingerprint import Fingerprint, difference
+from pytest_lmgate.cache.store import Fingerprint, difference
 
 _INGREDIENTS = st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=6)
 

@@ -13,8 +13,7 @@ import safetensors.numpy
 
 from pytest_lmgate.cache import files
 from pytest_lmgate.cache.files import write_sealed
-from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Store, StoredResult, decode, encode
+from pytest_lmgate.cache.store import Fingerprint, Store, StoredResult, decode, encode
 from pytest_lmgate.errors import CacheError
 from pytest_lmgate.settings.session import CacheKey
 
@@ -217,7 +216,7 @@ def test_a_pipe_a_folder_or_a_device_in_the_place_of_an_entry_holds_nobody_up(
 def test_a_folder_in_the_cache_that_is_a_link_is_not_followed(
     cache: _Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: str
 ) -> None:
-    monkeypatch.setattr("pytest_lmgate.cache.fingerprint._RACY_SECONDS", -1.0)
+    monkeypatch.setattr("pytest_lmgate.cache.store._RACY_SECONDS", -1.0)
     shard = FINGERPRINT.address[:2]
     victim, path = tmp_path / "victim", cache.folder / linked.replace("*", shard)
     (victim / shard).mkdir(parents=True)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Store, StoredResult
+from pytest_lmgate.cache.store import Fingerprint, Store, StoredResult
 from pytest_lmgate.cli.app import app
 
 INGREDIENTS = {"data": "d", "model": "m"}

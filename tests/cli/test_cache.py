@@ -10,8 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pytest_lmgate.cache.files import hold
-from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Store, StoredResult, lock_of
+from pytest_lmgate.cache.store import Fingerprint, Store, StoredResult, lock_of
 from pytest_lmgate.cli.app import app
 from pytest_lmgate.cli.console import bytes_of
 from pytest_lmgate.errors import CacheError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_lmgate.data.tags import read_tags
+from pytest_lmgate.data.columns import read_tags
 from pytest_lmgate.errors import DataError
 
 

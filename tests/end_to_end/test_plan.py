@@ -3,7 +3,7 @@
 import math
 import re
 
-from pytest_lmgate.cache.inventory import find_entries
+from pytest_lmgate.cache.store import find_entries
 from tests.end_to_end.dice import DiceProject
 from tests.end_to_end.projects import Outcome, marked
 

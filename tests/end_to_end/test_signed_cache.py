@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 from pytest_lmgate.cache.files import write_sealed
-from pytest_lmgate.cache.fingerprint import _key
+from pytest_lmgate.cache.store import _key
 from tests.end_to_end.forging import forge, times
 from tests.end_to_end.projects import COUNT_MEASUREMENTS, GATE, Project, marked
 
@@ -35,7 +35,7 @@ def test_a_forged_entry_passes_by_its_checksum_alone_and_is_measured_again_under
 
 def test_a_forged_digest_memory_passes_a_broken_model_without_a_key_only(measured: Project, models: Path) -> None:
     weights = measured.model("copy", models / "sure") / "model.safetensors"
-    at_once = "from pytest_lmgate.cache import fingerprint\n\nfingerprint._RACY_SECONDS = 0.0\n"
+    at_once = "from pytest_lmgate.cache import store\n\nstore._RACY_SECONDS = 0.0\n"
     measured.write(test_gate=GATE.replace("'die'", "'./copy'"), conftest=at_once)
     honest = measured.run().expect(1, failed=1)
     named = _key(weights, weights.stat())

@@ -29,8 +29,7 @@ from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.stats.means import MAX_CLUSTERS
 from pytest_lmgate.stats.paired import compare
-from pytest_lmgate.stats.proportions import MOST_OUTCOMES
-from pytest_lmgate.stats.sample import Sample, Scale
+from pytest_lmgate.stats.sample import MOST_OUTCOMES, Sample, Scale
 from tests.stats.samples import right_or_wrong
 
 NOW = Provenance("2026-01-31", "0123456789ab", "cpu", "a processor", {"torch": "2.13.0"})

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_lmgate.errors import MetricInputError
-from pytest_lmgate.judge import histogram as module
+from pytest_lmgate.judge import attribution as module
 from pytest_lmgate.judge import verdict
-from pytest_lmgate.judge.histogram import BINS, ChangeHistogram, change_histogram
+from pytest_lmgate.judge.attribution import BINS, ChangeHistogram, change_histogram
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import TextMetric
 from pytest_lmgate.stats.sample import ByRow, Sample, Scale

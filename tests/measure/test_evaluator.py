@@ -8,8 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from pytest_lmgate.cache.files import read_sealed
-from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Store, StoredResult
+from pytest_lmgate.cache.store import Fingerprint, Store, StoredResult
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.decoding import parse_fixture_call
 from pytest_lmgate.settings.gate_options import Unit, WindowProtocol

@@ -17,8 +17,7 @@ from pytest_lmgate.errors import LmgateError
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.targets import tags_of
 from pytest_lmgate.settings.decoding import REQUESTS, TEXTS, flat_fields, parse_fixture_call
-from pytest_lmgate.settings.entries import DatasetSpec, ModelSpec, ProjectSpec, Sample
-from pytest_lmgate.settings.file import Project
+from pytest_lmgate.settings.entries import DatasetSpec, ModelSpec, Project, ProjectSpec, Sample
 from pytest_lmgate.settings.gate_options import PROTOCOL_RULES, GenerationRequest
 from pytest_lmgate.settings.gates import LimitGate
 from pytest_lmgate.settings.metrics import FIXTURES

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pytest_lmgate.cache.inventory import find_entries
+from pytest_lmgate.cache.store import find_entries
 from pytest_lmgate.engines.transformers.decoding import Decoding
 from pytest_lmgate.errors import DataError
 from pytest_lmgate.measure.plan import Plan

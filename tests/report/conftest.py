@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from pytest_lmgate.judge.attribution import Attribution, Passage, TagChange, TokenChange
-from pytest_lmgate.judge.histogram import ChangeHistogram
+from pytest_lmgate.judge.attribution import Attribution, ChangeHistogram, Passage, TagChange, TokenChange
 from pytest_lmgate.judge.result import (
     Bounded,
     Environment,

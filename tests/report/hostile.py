@@ -2,8 +2,7 @@
 
 from msgspec.structs import replace
 
-from pytest_lmgate.judge.attribution import Attribution, Passage, TagChange, TokenChange
-from pytest_lmgate.judge.histogram import ChangeHistogram
+from pytest_lmgate.judge.attribution import Attribution, ChangeHistogram, Passage, TagChange, TokenChange
 from pytest_lmgate.judge.result import PastRun, Results, Run, Verdict, WorstRow
 from tests.judge.records import results_of
 

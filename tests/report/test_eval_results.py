@@ -9,8 +9,8 @@ from huggingface_hub import EvalResultEntry, parse_eval_result_entries
 from msgspec.structs import replace
 
 from pytest_lmgate.judge.result import FixtureCall, HubDataset, Verdict
-from pytest_lmgate.report.eval_results import eval_results
 from pytest_lmgate.report.formats import write_reports
+from pytest_lmgate.report.services import eval_results
 from tests.judge.records import record, results_of
 from tests.report.hostile import HOSTILE
 

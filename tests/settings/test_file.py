@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pytest_lmgate.errors import ConfigError
-from pytest_lmgate.settings.entries import ModelSpec
-from pytest_lmgate.settings.file import Project, YamlGate, load_project, read_gates
+from pytest_lmgate.settings.entries import ModelSpec, Project
+from pytest_lmgate.settings.file import YamlGate, load_project, read_gates
 from pytest_lmgate.settings.options import FILE_NAME, find_project_file, misspelt
 
 

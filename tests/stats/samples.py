@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pytest_lmgate.stats.proportions import Outcomes
-from pytest_lmgate.stats.sample import Sample, Scale
+from pytest_lmgate.stats.sample import Outcomes, Sample, Scale
 
 SHARE = Scale("higher", lowest=0, highest=1, of_rows=True)
 

@@ -16,8 +16,7 @@ from pytest_lmgate.errors import ComparisonError, ConfigError, MetricInputError
 from pytest_lmgate.metrics import sacrebleu_metrics, texts
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.stats.comparison import Comparison, decision_of
-from pytest_lmgate.stats.paired import compare
-from pytest_lmgate.stats.proportions import Changes, tango_bounds
+from pytest_lmgate.stats.paired import Changes, compare, tango_bounds
 from pytest_lmgate.stats.sample import Sample, Scale
 from tests.stats.samples import SHARE, outcomes, right_or_wrong
 

@@ -9,7 +9,8 @@ import scipy.stats
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_lmgate.stats.proportions import Changes, rows_without_change, tango_bounds, tango_z, wilson_bounds
+from pytest_lmgate.stats.paired import Changes, rows_without_change, tango_bounds, tango_z
+from pytest_lmgate.stats.sample import wilson_bounds
 from tests.stats.samples import outcomes
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_lmgate.data.prompts import Prompt
+from pytest_lmgate.data.columns import Prompt
 from pytest_lmgate.errors import DataError, ModelError
 from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.windows.choices import Question, make_questions, plan_choices

@@ -9,8 +9,8 @@ import transformers
 
 from pytest_lmgate.data.corpus import TextSizes
 from pytest_lmgate.engines.tokenizers import tokenizer_facts
-from pytest_lmgate.windows.places import lost_characters, scored_sizes
 from pytest_lmgate.windows.protocols import WindowPlan
+from pytest_lmgate.windows.requests import lost_characters, scored_sizes
 from pytest_lmgate.windows.tokens import Streams
 from tests.windows.documents import trained_bpe
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pytest_lmgate.data.corpus import Corpus, TextSizes
 from pytest_lmgate.settings.gate_options import PROTOCOL_RULES, Windowing
-from pytest_lmgate.windows.places import TargetPlaces, scored_sizes
 from pytest_lmgate.windows.protocols import WindowPlan, plan_windows, tokenize
+from pytest_lmgate.windows.requests import TargetPlaces, scored_sizes
 from pytest_lmgate.windows.tokens import Placed, Streams, TokenizerFacts, TokenSpans
 
 NONE = np.zeros(0, dtype=np.int64)

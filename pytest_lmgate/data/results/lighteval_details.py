@@ -12,7 +12,7 @@ from collections import defaultdict
 from functools import partial
 from pathlib import Path
 
-from pytest_lmgate.data.readers import READERS
+from pytest_lmgate.data.corpus import READERS
 from pytest_lmgate.data.results import rows
 from pytest_lmgate.errors import DataError
 

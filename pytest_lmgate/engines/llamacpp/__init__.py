@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 
-from pytest_lmgate.data.readers import is_lfs_pointer, pull_hint
+from pytest_lmgate.data.corpus import is_lfs_pointer, pull_hint
 from pytest_lmgate.engines.base import SAMPLING, Backend, Model, ModelEntry, OutOfMemory, Runner
 from pytest_lmgate.engines.checkpoints import TokenizerFolder
 from pytest_lmgate.engines.devices import device_class

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_lmgate.data.readers import is_lfs_pointer, pull_hint
+from pytest_lmgate.data.corpus import is_lfs_pointer, pull_hint
 from pytest_lmgate.engines.base import SAMPLING, Backend, Model, ModelEntry, Runner
 from pytest_lmgate.engines.checkpoints import (
     WEIGHTS,

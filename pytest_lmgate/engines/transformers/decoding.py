@@ -22,8 +22,7 @@ from pytest_lmgate.engines.base import Batching, BatchPolicy, Drawn
 from pytest_lmgate.engines.devices import wide
 from pytest_lmgate.engines.tokenizers import decoded
 from pytest_lmgate.engines.transformers.beginnings import LEAST_SAVED, NO_CACHE, Past, cache_of, common, past_of
-from pytest_lmgate.engines.transformers.forward import follows_length, forget_lengths, inputs_of
-from pytest_lmgate.engines.transformers.head import capture_hidden
+from pytest_lmgate.engines.transformers.head import capture_hidden, follows_length, forget_lengths, inputs_of
 from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.engines.writing import ended_text, has_stop, uniforms
 from pytest_lmgate.errors import NonFiniteError

@@ -25,13 +25,15 @@ from pytest_lmgate.engines.logits import Logits
 from pytest_lmgate.engines.tokenizers import quiet, tokenizer_facts
 from pytest_lmgate.engines.transformers.beginnings import LEAST_SAVED, NO_CACHE, Beginnings, order_by_beginning
 from pytest_lmgate.engines.transformers.decoding import Decoding
-from pytest_lmgate.engines.transformers.forward import evaluation_mode, follows_length, not_deterministic
 from pytest_lmgate.engines.transformers.head import (
     Batch,
     Scorer,
     SplitHead,
+    evaluation_mode,
+    follows_length,
     is_head,
     launch_nll,
+    not_deterministic,
     prove_head,
     split_head,
 )

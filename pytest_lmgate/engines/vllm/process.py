@@ -22,7 +22,7 @@ from pytest_lmgate.engines.base import Batching, Drawn, Runner, check_ids
 from pytest_lmgate.engines.checkpoints import Checkpoint, TokenizerFolder
 from pytest_lmgate.engines.devices import device_class, says_out_of_memory
 from pytest_lmgate.engines.tokenizers import decoded, load_tokenizer, tokenizer_facts
-from pytest_lmgate.engines.transformers.unused import require_all_used
+from pytest_lmgate.engines.transformers.loading import require_all_used
 from pytest_lmgate.engines.vllm.worker import receive, send
 from pytest_lmgate.engines.writing import ended_text, row_seed, sampling
 from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError

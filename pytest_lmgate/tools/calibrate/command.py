@@ -18,20 +18,21 @@ import yaml
 from msgspec import structs
 
 from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, flow, root, show
-from pytest_lmgate.cli.measure import find_gate, measuring
+from pytest_lmgate.cli.measure import measuring
 from pytest_lmgate.errors import ConfigError, MetricInputError
 from pytest_lmgate.report.text import counted, table
 from pytest_lmgate.settings.decoding import parse_marker
 from pytest_lmgate.settings.file import YamlGate
 from pytest_lmgate.settings.gates import Gate, LimitGate, NoRegression, Tolerance
 from pytest_lmgate.settings.options import read_project_file
+from pytest_lmgate.tools.parts.gates import find_gate
 
 if TYPE_CHECKING:
     from pytest_lmgate.cache.store import StoredResult
     from pytest_lmgate.measure.binding import Bound
     from pytest_lmgate.measure.evaluator import Evaluator
     from pytest_lmgate.metrics.score import Score
-    from pytest_lmgate.settings.file import Project
+    from pytest_lmgate.settings.entries import Project
     from pytest_lmgate.tools.calibrate.power import Calibration
 
 _BATCH_SIZES = (8, 32, 3, 16)

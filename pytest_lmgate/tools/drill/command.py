@@ -22,10 +22,11 @@ import typer
 
 from pytest_lmgate.cli import console
 from pytest_lmgate.cli.console import AsJson, BaselineOption, CacheOption, ConfigOption, DeviceOption, OfflineOption
-from pytest_lmgate.cli.measure import Measuring, find_gate, gates_by_label, measuring, require_writable
+from pytest_lmgate.cli.measure import Measuring, measuring
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.report.formats import write_file
 from pytest_lmgate.settings.file import YamlGate
+from pytest_lmgate.tools.parts.gates import find_gate, gates_by_label, require_writable
 
 if TYPE_CHECKING:
     from pytest_lmgate.tools.drill.outcome import Report

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_lmgate.engines.base import Model, Runner
-from pytest_lmgate.engines.transformers.blocks import BlockMemory, can_reuse, with_blocks
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.errors import LmgateError
 from pytest_lmgate.judge.judge import Judge
@@ -31,6 +30,7 @@ from pytest_lmgate.settings.gates import NoRegression
 from pytest_lmgate.stats.comparison import Comparison
 from pytest_lmgate.tools.drill.in_transformers import InTransformers
 from pytest_lmgate.tools.drill.planting import Broken, Fault, NotPlanted
+from pytest_lmgate.tools.parts.blocks import BlockMemory, can_reuse, with_blocks
 from pytest_lmgate.version import __version__
 
 _READING = CausalLikelihoods, Divergences, ChoiceLikelihoods, TargetLikelihoods  # measurements that write no text

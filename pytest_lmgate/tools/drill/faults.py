@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from pytest_lmgate.data.tags import columns_of
+from pytest_lmgate.data.columns import columns_of
 from pytest_lmgate.engines.transformers.beginnings import NO_CACHE, past_of
-from pytest_lmgate.engines.transformers.blocks import output_axis
-from pytest_lmgate.engines.transformers.forward import inputs_of
+from pytest_lmgate.engines.transformers.head import inputs_of
 from pytest_lmgate.errors import ConfigError, nearest
 from pytest_lmgate.measure.rows import DatasetRows
 from pytest_lmgate.tools.drill.in_transformers import InTransformers
 from pytest_lmgate.tools.drill.planting import SEED, Broken, Change, Fault, Kind, NotPlanted, Weight, rounded
+from pytest_lmgate.tools.parts.blocks import output_axis
 
 T = TypeVar("T")
 _GROUP = "pytest_lmgate.faults"  # of entry points

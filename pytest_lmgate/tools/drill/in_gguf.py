@@ -12,8 +12,8 @@ import torch
 
 from pytest_lmgate.engines.base import Runner
 from pytest_lmgate.engines.llamacpp.gguf import LlamaCppRunner
-from pytest_lmgate.engines.llamacpp.tensors import KINDS, Changed, GgufFile, opened
 from pytest_lmgate.tools.drill.planting import Broken, Change, NotPlanted, Weight
+from pytest_lmgate.tools.parts.tensors import KINDS, Changed, GgufFile, opened
 
 
 class InGguf(Broken):

@@ -14,11 +14,11 @@ import transformers
 from torch import Tensor, nn
 
 from pytest_lmgate.engines.tokenizers import tokenizer_facts
-from pytest_lmgate.engines.transformers import blocks
-from pytest_lmgate.engines.transformers.blocks import BlockMemory, BlockModel, copied
-from pytest_lmgate.engines.transformers.forward import inputs_of
+from pytest_lmgate.engines.transformers.head import inputs_of
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.tools.drill.planting import Broken, Change, NotPlanted, Weight, rounded
+from pytest_lmgate.tools.parts import blocks
+from pytest_lmgate.tools.parts.blocks import BlockMemory, BlockModel, copied
 from pytest_lmgate.windows.tokens import TokenizerFacts
 
 _TRIED_TOKENS, _TRIED_BITS = 32, 4

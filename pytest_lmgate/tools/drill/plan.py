@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from pytest_lmgate.cache.inventory import find_entries
+from pytest_lmgate.cache.store import find_entries
 from pytest_lmgate.cli.console import flow, note
 from pytest_lmgate.errors import ConfigError, LmgateError, ModelError
 from pytest_lmgate.judge.judge import Judge

@@ -18,10 +18,10 @@ from msgspec import structs
 from torch import Tensor
 
 from pytest_lmgate.engines.base import Runner
-from pytest_lmgate.engines.transformers.blocks import put_parameter
 from pytest_lmgate.errors import LmgateError
 from pytest_lmgate.measure.rows import DatasetRows
 from pytest_lmgate.settings.gate_options import GenerationSettings
+from pytest_lmgate.tools.parts.blocks import put_parameter
 from pytest_lmgate.windows.tokens import PromptIds, TokenizerFacts
 
 Kind = Literal["weights", "structure", "arithmetic", "cache", "texts", "data"]

@@ -13,20 +13,13 @@ import typer
 import yaml
 
 from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, show
-from pytest_lmgate.cli.measure import (
-    MaxLengthOption,
-    OtherOption,
-    ProtocolOption,
-    StrideOption,
-    chosen_protocol,
-    find_gate,
-    measuring,
-    require_writable,
-)
+from pytest_lmgate.cli.measure import MaxLengthOption, OtherOption, ProtocolOption, StrideOption, measuring
 from pytest_lmgate.errors import ConfigError, LmgateError, escape_controls
 from pytest_lmgate.report.formats import write_file
-from pytest_lmgate.settings.file import Project, read_gates
+from pytest_lmgate.settings.entries import Project
+from pytest_lmgate.settings.file import read_gates
 from pytest_lmgate.settings.gate_options import WindowProtocol
+from pytest_lmgate.tools.parts.gates import chosen_protocol, find_gate, require_writable
 
 if TYPE_CHECKING:
     from pytest_lmgate.tools.fix.search import Fix, Limit, Trial
@@ -178,7 +171,7 @@ def recipe(fix: Fix, gguf_type: str, keep: str | None) -> dict[str, Any]:
 
     Layers that are kept as in the model `keep` get that model's config, from the tools that take several.
     """
-    from pytest_lmgate.engines.llamacpp.tensors import KINDS
+    from pytest_lmgate.tools.parts.tensors import KINDS
 
     assert fix.chosen is not None
     if fix.tensor_types:

@@ -15,10 +15,10 @@ import numpy as np
 
 from pytest_lmgate.engines.base import Model, Runner
 from pytest_lmgate.engines.llamacpp.gguf import LlamaCppRunner
-from pytest_lmgate.engines.llamacpp.tensors import KINDS, GgufFile, opened, write
-from pytest_lmgate.engines.transformers.blocks import Kind
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.tools.fix.hybrids import Part, PartSize, described_hybrid
+from pytest_lmgate.tools.parts.blocks import Kind
+from pytest_lmgate.tools.parts.tensors import KINDS, GgufFile, opened, write
 
 # The numbers of ggml_type that llama-quantize writes, by its own names.
 _TYPES = dict(enumerate(("f32", "f16", "q4_0", "q4_1", "", "", "q5_0", "q5_1", "q8_0", "q8_1", "q2_K", "q3_K", "q4_K",

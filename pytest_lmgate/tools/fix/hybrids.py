@@ -15,7 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from pytest_lmgate.engines.base import Model, Runner
-from pytest_lmgate.engines.transformers.blocks import (
+from pytest_lmgate.engines.transformers.loading import LoadedModel
+from pytest_lmgate.engines.transformers.runner import TransformersRunner
+from pytest_lmgate.errors import ModelError
+from pytest_lmgate.tools.parts.blocks import (
     BlockMemory,
     BlockModel,
     Kind,
@@ -25,10 +28,7 @@ from pytest_lmgate.engines.transformers.blocks import (
     put_replays,
     with_blocks,
 )
-from pytest_lmgate.engines.transformers.loading import LoadedModel
-from pytest_lmgate.engines.transformers.private import shallow_copy
-from pytest_lmgate.engines.transformers.runner import TransformersRunner
-from pytest_lmgate.errors import ModelError
+from pytest_lmgate.tools.parts.private import shallow_copy
 
 OUTSIDE = "outside of the blocks"
 """The part outside of the blocks: embeddings, the last norm and the head, which may share weights."""

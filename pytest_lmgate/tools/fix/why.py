@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, show
-from pytest_lmgate.cli.measure import (
-    MaxLengthOption,
-    OtherOption,
-    ProtocolOption,
-    StrideOption,
-    chosen_protocol,
-    measuring,
-)
+from pytest_lmgate.cli.measure import MaxLengthOption, OtherOption, ProtocolOption, StrideOption, measuring
 from pytest_lmgate.report.text import bar, counted
+from pytest_lmgate.tools.parts.gates import chosen_protocol
 
 if TYPE_CHECKING:
     from pytest_lmgate.tools.fix.costs import Why

@@ -19,16 +19,15 @@ import msgspec
 import typer
 
 from pytest_lmgate.cli.console import AsJson, DeviceOption, Root, flow, note, root, show
-from pytest_lmgate.cli.editing import gate_line, insert
 from pytest_lmgate.cli.measure import Measuring, measuring
 from pytest_lmgate.errors import ComparisonError, ConfigError, EngineError, LmgateError
 from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.decoding import parse_fixture_call, parse_marker
-from pytest_lmgate.settings.entries import TEXT_SUFFIXES, ProjectSpec
-from pytest_lmgate.settings.file import Project
+from pytest_lmgate.settings.entries import TEXT_SUFFIXES, Project, ProjectSpec
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.settings.options import BASELINE_NAME, FILE_NAME
 from pytest_lmgate.tools.init.ci import write_ci_file
+from pytest_lmgate.tools.parts.gates import gate_line, insert
 
 if TYPE_CHECKING:
     from pytest_lmgate.engines.base import Model

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pytest_lmgate.cli.console import AsJson, show
-from pytest_lmgate.cli.reports import made
+from pytest_lmgate.cli.kept import made
 from pytest_lmgate.data.results.pairs import Missing, Pair, grouped, pairs_of
 from pytest_lmgate.data.results.rows import Columns, Weights, read
 from pytest_lmgate.errors import ConfigError

@@ -17,7 +17,6 @@ import typer
 import yaml
 
 from pytest_lmgate.cli.console import AsJson, ConfigOption, flow, root, show
-from pytest_lmgate.cli.editing import gate_line, insert
 from pytest_lmgate.cli.measure import measuring
 from pytest_lmgate.errors import ConfigError, DataError
 from pytest_lmgate.report.text import counted
@@ -25,6 +24,7 @@ from pytest_lmgate.settings.decoding import parse_marker
 from pytest_lmgate.settings.entries import ProjectSpec
 from pytest_lmgate.settings.file import parse_project
 from pytest_lmgate.settings.options import FILE_NAME, find_project_file, read_project_file
+from pytest_lmgate.tools.parts.gates import gate_line, insert
 
 if TYPE_CHECKING:
     from pytest_lmgate.tools.tasks.freeze import Frozen

@@ -10,7 +10,8 @@ from typing import Any
 
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.settings.decoding import parse_fixture_call
-from pytest_lmgate.settings.file import Project, parse_project
+from pytest_lmgate.settings.entries import Project
+from pytest_lmgate.settings.file import parse_project
 from pytest_lmgate.settings.session import Options
 from tests.engines.contract.engines import EOS, SECOND_END, Engine, Entry, model_and_tokenizer, nan_logits
 from tests.engines.contract.oracle import Oracle

@@ -14,11 +14,11 @@ import gguf
 import numpy as np
 import torch
 
-from pytest_lmgate.engines.llamacpp.tensors import write
 from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.tools.drill.faults import known_faults
 from pytest_lmgate.tools.drill.in_gguf import InGguf
 from pytest_lmgate.tools.drill.planting import NotPlanted
+from pytest_lmgate.tools.parts.tensors import write
 from pytest_lmgate.windows.tokens import PromptIds
 from tests.end_to_end.projects import environment
 from tests.engines.gguf.converting import _permuted, write_gguf

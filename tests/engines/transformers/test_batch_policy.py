@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pytest_lmgate.engines.tokenizers import tokenizer_facts
-from pytest_lmgate.engines.transformers.forward import follows_length
+from pytest_lmgate.engines.transformers.head import follows_length
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.windows.protocols import WindowPlan
 from pytest_lmgate.windows.requests import Pair, cut_pieces

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from pytest_lmgate.engines.logits import TileShape
 from pytest_lmgate.engines.tokenizers import quiet
 from pytest_lmgate.engines.transformers import head
-from pytest_lmgate.engines.transformers.forward import inputs_of, logits_of
-from pytest_lmgate.engines.transformers.head import VocabularyHead, launch_nll, prove_head
+from pytest_lmgate.engines.transformers.head import VocabularyHead, inputs_of, launch_nll, logits_of, prove_head
 from pytest_lmgate.errors import EngineError, ModelError
 from tests.engines.transformers.measuring import measure_nll, prove_causal
 from tests.models.zoo import VOCABULARY, Int8Weight, build, documents, loaded, lora, naive_nll, sliding

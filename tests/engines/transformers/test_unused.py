@@ -14,10 +14,9 @@ from safetensors.torch import load_file, save_file
 from transformers.utils import quantization_config as quantizers
 
 from pytest_lmgate.engines.checkpoints import TokenizerFolder, open_checkpoint
-from pytest_lmgate.engines.library_options import names_in, near_misses, options_of
 from pytest_lmgate.engines.registry import library_warnings
-from pytest_lmgate.engines.tokenizers import load_tokenizer, quiet
-from pytest_lmgate.engines.transformers.unused import quantization_config, require_all_used
+from pytest_lmgate.engines.tokenizers import load_tokenizer, names_in, near_misses, options_of, quiet
+from pytest_lmgate.engines.transformers.loading import quantization_config, require_all_used
 from pytest_lmgate.errors import ConfigError, ModelError
 from tests.engines.transformers.measuring import load
 from tests.models.tiny import made_once

@@ -17,7 +17,6 @@ import torch
 
 from pytest_lmgate.engines.base import Model, Runner
 from pytest_lmgate.engines.tokenizers import tokenizer_facts
-from pytest_lmgate.engines.transformers.blocks import BlockModel, block_list
 from pytest_lmgate.errors import ConfigError, DataError
 from pytest_lmgate.measure.rows import DatasetRows
 from pytest_lmgate.settings.entries import DatasetSpec
@@ -25,6 +24,7 @@ from pytest_lmgate.tools.drill.evaluator import breakable
 from pytest_lmgate.tools.drill.faults import chosen_faults, known_faults
 from pytest_lmgate.tools.drill.in_transformers import InTransformers
 from pytest_lmgate.tools.drill.planting import Fault, NotPlanted
+from pytest_lmgate.tools.parts.blocks import BlockModel, block_list
 from tests.engines.projects import trained_tokenizer
 from tests.models import zoo
 from tests.tools.drill.by_hand import BY_HAND, layers, linear

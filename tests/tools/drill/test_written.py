@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from pytest_lmgate.engines.tokenizers import tokenizer_facts
-from pytest_lmgate.engines.transformers.blocks import block_list
 from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.tools.drill.faults import known_faults
 from pytest_lmgate.tools.drill.in_transformers import InTransformers
 from pytest_lmgate.tools.drill.planting import NotPlanted
+from pytest_lmgate.tools.parts.blocks import block_list
 from pytest_lmgate.windows.tokens import PromptIds
 from tests.models import zoo
 

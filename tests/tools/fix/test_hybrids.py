@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from pytest_lmgate.engines.base import Model
-from pytest_lmgate.engines.transformers.blocks import BlockMemory, Replay
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.tools.fix.hybrids import By, Hybrids, Part
+from pytest_lmgate.tools.parts.blocks import BlockMemory, Replay
 from pytest_lmgate.windows.requests import Request, Requests
 from tests.models import zoo
 

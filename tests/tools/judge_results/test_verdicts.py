@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from pytest_lmgate.cli.app import app
 from pytest_lmgate.data.results.rows import Collected, ResultRow
-from pytest_lmgate.stats.proportions import mcnemar
+from pytest_lmgate.stats.paired import mcnemar
 from tests.tools.judge_results.judging import DATA, judge, table
 
 OLD, NEW = DATA / "lm_eval" / "old", DATA / "lm_eval" / "new"

@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.engines.llamacpp import SPLIT
-from pytest_lmgate.engines.llamacpp.private import dequantized
 from pytest_lmgate.errors import ModelError
+from pytest_lmgate.tools.parts.private import dequantized
 
 if TYPE_CHECKING:
     from pytest_lmgate.engines.base import Runner
     from pytest_lmgate.engines.llamacpp.gguf import LlamaCppRunner
-    from pytest_lmgate.engines.transformers.blocks import Kind
+    from pytest_lmgate.tools.parts.blocks import Kind
 
 # The tensors of a block that quantizers treat as one: gguf-py/gguf/constants.py of llama.cpp.
 KINDS: dict[Kind, str] = {

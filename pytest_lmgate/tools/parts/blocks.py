@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from pytest_lmgate.engines.base import Model, Runner
-from pytest_lmgate.engines.transformers.forward import logits_of
+from pytest_lmgate.engines.transformers.head import logits_of
 from pytest_lmgate.engines.transformers.loading import LoadedModel
-from pytest_lmgate.engines.transformers.private import shallow_copy
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.errors import ModelError
+from pytest_lmgate.tools.parts.private import shallow_copy
 
 Kind = Literal["block", "qkv", "o", "up", "down", "experts", "rest", "embeddings", "head", "outside"]
 

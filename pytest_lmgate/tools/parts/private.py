@@ -1,14 +1,25 @@
-"""What dequantizing uses of llama-cpp-python that it keeps private, tried with 0.3.36: ggml's table of types.
+"""What the tools use of other packages that these keep private: a module's own tables, and ggml's table of types.
 
-See ``ggml_type_traits`` in ggml.h.
+Tried with torch 2.13, and with llama-cpp-python 0.3.36, whose ``ggml_type_traits`` is in ggml.h.
 """
 
 from __future__ import annotations
 
+import copy
 import ctypes
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
+
+
+def shallow_copy(module: nn.Module) -> nn.Module:
+    """Copy a module that shares its tensors and submodules, and may get other submodules and hooks of its own."""
+    other = copy.copy(module)
+    other._modules = dict(module._modules)
+    other._forward_pre_hooks = copy.copy(module._forward_pre_hooks)
+    other._forward_pre_hooks_with_kwargs = copy.copy(module._forward_pre_hooks_with_kwargs)
+    return other
 
 
 class _Traits(ctypes.Structure):

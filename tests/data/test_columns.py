@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_lmgate.data.prompts import TextTask, fill, make_task
+from pytest_lmgate.data.columns import TextTask, fill, make_task
 from pytest_lmgate.errors import DataError
 from pytest_lmgate.settings.entries import DatasetSpec
 
