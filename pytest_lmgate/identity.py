@@ -193,6 +193,7 @@ def summarize(reasons: Sequence[str]) -> str:
 
 # Where transformers and torch define the modules of models and the functions that these call.
 _MODULES = re.compile(r"transformers\.models\.\w+\.modeling_\w+$|torch\.nn\.(functional$|modules\.)")
+_BEGINNINGS = ("transformers.models.", "torch.nn.")
 
 
 def replaced_in_libraries() -> tuple[str, ...]:
@@ -202,7 +203,11 @@ def replaced_in_libraries() -> tuple[str, ...]:
     """
     if sys.modules.get("torch") is None:
         return ()
-    modules = [(name, module) for name, module in list(sys.modules.items()) if _MODULES.match(name)]
+    modules = [
+        (name, module)
+        for name, module in list(sys.modules.items())  # thousands
+        if name.startswith(_BEGINNINGS) and _MODULES.match(name)
+    ]
     files = {name: getattr(sys.modules.get(name), "__file__", None) for name in ("torch", "transformers", "peft")}
     # Of a library that is a source tree, the version does not tell the code.
     trees = [f"{name}, imported from {file}" for name, file in files.items() if file and home_of_file(file) != name]
@@ -221,8 +226,9 @@ def replaced_in_model(model: Any) -> tuple[str, ...]:
 
 
 def _replaced(name: str, module: types.ModuleType) -> Iterator[str]:
+    kinds = (type, types.FunctionType)
     for key, value in list(vars(module).items()):
-        if not isinstance(value, type | types.FunctionType):
+        if not isinstance(value, kinds):
             continue
         if not _is_librarys(value, module):
             yield f"{name}.{key} is {_named(value)}"
@@ -237,7 +243,7 @@ def _is_librarys(code: Any, module: types.ModuleType | None = None) -> bool:
 
     In a `module` of a library it may also be of an installed package that the module's source names.
     """
-    while isinstance(code, functools.partial | types.MethodType):
+    while isinstance(code, (functools.partial, types.MethodType)):
         code = code.func if isinstance(code, functools.partial) else code.__func__
     if isinstance(code, type):
         file = getattr(sys.modules.get(code.__module__), "__file__", None)

@@ -5,6 +5,7 @@ them when they are collected, or start processes that do: all their tests are ma
 even read them. Elsewhere ``@pytest.mark.torch`` marks a test that imports them while it runs.
 """
 
+import functools
 import importlib.abc
 import importlib.machinery
 import sys
@@ -48,6 +49,7 @@ MODULES = [
 ]
 
 
+@functools.cache  # it is asked for each test
 def is_marked(path: Path) -> bool:
     """Return whether all tests of a module, or a folder of modules, are marked."""
     return any(path.is_relative_to(module) for module in MODULES)

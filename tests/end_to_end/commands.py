@@ -1,13 +1,12 @@
 """``lmgate`` as a process of its own in a project's folder, as `Project.run` runs pytest."""
 
 import json
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.end_to_end.projects import Outcome, environment
-from tests.warm import warm_python
+from tests.warm import run_warm, warm_python
 
 MEASURE = ("init", "measure", "why")
 
@@ -17,15 +16,8 @@ def lmgate(
 ) -> Outcome:
     """Run a command to its end and check its exit code."""
     python = warm_python(environment(), "transformers" if arguments[0] in MEASURE else "pytest")
-    done = subprocess.run(
-        [python, "-m", "pytest_lmgate.cli", *arguments],
-        cwd=folder,
-        env=environment() | dict(env or {}),
-        input=typed,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    variables = environment() | dict(env or {})
+    done = run_warm(python, "-m", "pytest_lmgate.cli", *arguments, folder=folder, environment=variables, typed=typed)
     return Outcome(done.returncode, done.stdout, done.stderr).expect(code)
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tests.models.tiny import tiny_llama, word_level
-from tests.warm import READ_BY_PYTHON, READ_BY_TRANSFORMERS, Imported, warm_python
+from tests.warm import READ_BY_PYTHON, READ_BY_TRANSFORMERS, Imported, run_warm, warm_python
 
 FACES = 60
 CONTEXT = 32
@@ -150,12 +150,8 @@ class Project:
         torch_free: bool = False,
     ) -> Any:
         """Start pytest, in a new interpreter or in a warm one (see `tests.warm`), and return the process."""
-        fresh = fresh or any(name.startswith(READ_BY_PYTHON) for name in env or ())
-        early = early or any(name.startswith(READ_BY_TRANSFORMERS) for name in env or ())
-        imported: Imported = "pytest" if torch_free else "torch" if early else self.imported
-        python = sys.executable if fresh else warm_python(environment(), imported)
         return subprocess.Popen(
-            [python, "-m", "pytest", *arguments],
+            [self._python(env, fresh, early, torch_free), "-m", "pytest", *arguments],
             cwd=cwd or self.folder,
             env=environment() | dict(env or {}),
             stdin=subprocess.DEVNULL,
@@ -165,9 +161,28 @@ class Project:
             start_new_session=True,
         )
 
-    def run(self, *arguments: str, fresh: bool = False, **options: Any) -> Outcome:
+    def run(
+        self,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        fresh: bool = False,
+        early: bool = False,
+        torch_free: bool = False,
+    ) -> Outcome:
         """Run pytest to its end: in a warm Python, or in another one where `tests.warm` says that it is needed."""
-        return finished(self.start(*arguments, fresh=fresh, **options))
+        python = self._python(env, fresh, early, torch_free)
+        if python == sys.executable:
+            return finished(self.start(*arguments, env=env, cwd=cwd))
+        variables = environment() | dict(env or {})
+        done = run_warm(python, "-m", "pytest", *arguments, folder=cwd or self.folder, environment=variables)
+        return Outcome(done.returncode, done.stdout, done.stderr)
+
+    def _python(self, env: Mapping[str, str] | None, fresh: bool, early: bool, torch_free: bool) -> str:
+        if fresh or any(name.startswith(READ_BY_PYTHON) and name != "PYTHONPATH" for name in env or ()):
+            return sys.executable
+        early = early or any(name.startswith(READ_BY_TRANSFORMERS) for name in env or ())
+        return warm_python(environment(), "pytest" if torch_free else "torch" if early else self.imported)
 
     def report(self, name: str = "report.json") -> dict[str, Any]:
         """Read a JSON report; NaN and infinity, which JSON does not have, are refused."""

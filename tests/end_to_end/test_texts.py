@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import sacrebleu
-from rouge_score.rouge_scorer import RougeScorer
 
 import pytest_lmgate
 from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project, marked
 from tests.end_to_end.writers import ROWS, write_rows, written
+from tests.metrics.nltk_alone import RougeScorer
 
 SEVERAL = [
     {"start": "one", "texts": ["two three four six seven", "two four five"], "more": "one two three"},

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rouge_score.rouge_scorer import RougeScorer
 
 from pytest_lmgate.metrics.porter import program_stem
 from pytest_lmgate.metrics.rouge import TOKENIZERS
+from tests.metrics.nltk_alone import RougeScorer
 from tests.metrics.rouge_rows import Rows, rouge_rows
 
 pytestmark = pytest.mark.shared

@@ -87,6 +87,7 @@ def warm_up(imported: str) -> None:
     """Import what takes long to import; by pytest first, so that it rewrites the assertions of its plugins."""
     import pytest
 
+    gc.disable()  # nearly all that is imported stays
     os.environ.pop("PYTEST_ADDOPTS", None)  # a plugin that a test leaves out is left out there alone
     with contextlib.redirect_stdout(io.StringIO()):
         left_out = [f"-pno:{name}" for name in ("hypothesispytest", "rerunfailures", "pytest-retry")]
@@ -102,6 +103,7 @@ def warm_up(imported: str) -> None:
         find_what_is_found_once()
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False  # torch's take its operators apart, for nothing, and for 40 ms of each fork
+    gc.enable()
     gc.collect()
     gc.freeze()  # so that a fork that collects garbage does not copy the memory of all these modules
 

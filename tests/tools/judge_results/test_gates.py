@@ -450,8 +450,8 @@ def test_a_session_imports_neither_torch_nor_transformers(tmp_path: Path):
                 print(f"imported: {heavy}")
         """
     )
-    for arguments in (("--lmgate-update",), ("-s",), ("--lmgate-plan",)):
-        project.run("-s", *arguments, fresh=True).expect(0).says("imported: []")
+    for arguments, how in ((("--lmgate-update",), "fresh"), ((), "torch_free"), (("--lmgate-plan",), "torch_free")):
+        project.run("-s", *arguments, **{how: True}).expect(0).says("imported: []")
 
 
 def test_the_plan_reads_results_and_lmgate_check_finds_nothing_wrong(tmp_path: Path):

@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import datasets
-import torch
 import yaml
 
 from tests.tools.tasks.documents import ANSWERED, OTHERS, TASKS, documents
@@ -28,10 +26,12 @@ WAYS = {"plain": {}, "shots": {"shots": 5}, "chat": {"shots": 2, "chat": True}}
 def main() -> None:
     base, model = Path(sys.argv[1]), sys.argv[2]
     asked = json.loads(sys.argv[3])
-    datasets.disable_progress_bars()
+    import datasets
+    import torch
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
+    datasets.disable_progress_bars()
     torch.set_num_threads(1)
     harness_model = HFLM(pretrained=model, dtype="float32", batch_size=8, device="cpu")
     folder = base / "tasks"
