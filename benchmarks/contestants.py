@@ -21,7 +21,7 @@ from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.engines.tokenizers import tokenizer_facts
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.measure import loop
-from pytest_lmgate.measure.loop import score
+from pytest_lmgate.measure.loop import score_requests
 from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.windows.protocols import WindowPlan, plan_windows, tokenize
 from pytest_lmgate.windows.requests import window_requests
@@ -66,7 +66,7 @@ def ours(what: Job, proofs: dict[str, Any] | None = None, **how: Any) -> np.ndar
     """
     runner, requests = TransformersRunner(what.loaded, None), window_requests(what.streams, what.plan, "text")
     runner.proofs = proofs or {}
-    found = score(runner, requests, loop.Job(model=what.loaded.name, dataset="text", **how)).nll
+    found = score_requests(runner, requests, loop.Job(model=what.loaded.name, dataset="text", **how)).nll
     if proofs is not None:
         proofs.update(runner.proofs)
     return found

@@ -81,7 +81,7 @@ def compare_choices(lm: Any, loaded: Any, shape: str, args: argparse.Namespace) 
     """Score four choices of each question by both programs."""
     from pytest_lmgate.engines.tokenizers import tokenizer_facts
     from pytest_lmgate.engines.transformers.runner import TransformersRunner
-    from pytest_lmgate.measure.loop import Job, score
+    from pytest_lmgate.measure.loop import Job, score_requests
     from pytest_lmgate.windows.choices import Question, plan_choices
     from pytest_lmgate.windows.requests import window_requests
 
@@ -101,7 +101,7 @@ def compare_choices(lm: Any, loaded: Any, shape: str, args: argparse.Namespace) 
 
     def ours() -> np.ndarray:
         requests = window_requests(streams, plan, "quiz")
-        return score(TransformersRunner(loaded, None), requests, Job(model="subject", dataset="quiz")).nll
+        return score_requests(TransformersRunner(loaded, None), requests, Job(model="subject", dataset="quiz")).nll
 
     def harness() -> list[float]:
         return [found for found, _ in lm._loglikelihood_tokens(asked, disable_tqdm=True)]

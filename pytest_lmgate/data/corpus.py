@@ -286,6 +286,7 @@ class Corpus:
     rows: tuple[str, ...]  # the texts, unchanged
     join: str = "\n\n"  # text between rows when they are read as one text
     is_one_text: bool = False  # whether the source is one running text rather than rows
+    has_entry: bool = False  # whether lmgate.yaml has an entry of it
     says_join: bool = False  # whether the user set `join`
     # texts whose words, characters and bytes are counted instead of the rows'; empty for the rows' own
     counted: tuple[str, ...] = ()

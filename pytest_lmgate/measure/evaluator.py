@@ -39,7 +39,7 @@ from pytest_lmgate.identity import Snapshot, replaced_in_libraries, summarize
 from pytest_lmgate.measure.binding import Bound, BoundGate, DataRef, ModelRef, Names, bind, bind_gate
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.likelihoods import ConditionalLikelihoods
-from pytest_lmgate.measure.lookup import Measurements
+from pytest_lmgate.measure.lookup import Measured, Measurements
 from pytest_lmgate.measure.loop import Log
 from pytest_lmgate.measure.measurement import CausalLikelihoods, Measurement
 from pytest_lmgate.measure.results import ResultScores, ResultsRequest, results_model
@@ -185,7 +185,7 @@ class Resolver:
             )
         path = self._project.path(ref.spec.path) if ref.spec.path else None
         read = partial(read_corpus, ref.spec, path, name=ref.name, offline=self._options.offline)
-        return self._read_entry("texts", ref, read)
+        return replace(self._read_entry("texts", ref, read), has_entry=ref.name in self._project.spec.datasets)
 
     def rows(self, given: Any) -> DatasetRows:
         """Read a dataset's rows with all their columns, and those of its few-shot examples."""
@@ -362,25 +362,38 @@ class Evaluator:
         """Measure for a gate or a fixture; for encoder-decoder models, perplexity is that of the first reference."""
         started, bound = time.monotonic(), self.bind(what)
         if bound.measurement is None:
-            score, doubts = self._of_texts(bound, expect, started), []
+            score, remarks = self._of_texts(bound, expect, started), list[str]()
         else:
-            ready = partial(self._ready, bound, expect)
-            made = self.measurements.get_or_measure(ready(), ready)
-            self._dated.require_same_time()
-            where = {"fingerprint": made.address, "cached": made.cached, "seconds": time.monotonic() - started}
-            doubts, score = made.measurement.doubts(made.statistics), made.measurement.scored(made.statistics, **where)
+            made = self._made(bound, expect)
+            measurement = made.measurement
+            remarks = measurement.doubts(made.statistics)
+            score = measurement.scored(made.statistics).placed(
+                model=measurement.model.name,
+                dataset=measurement.data.name,
+                fingerprint=made.address,
+                cached=made.cached,
+                seconds=time.monotonic() - started,
+            )
             score.hardware = made.hardware
         if hint := score.details.get("hint"):
-            doubts.append(f"{score.dataset or 'the given texts'}: {hint}")
-        for doubt in doubts:
-            self.log.remark(doubt)
+            remarks.append(f"{score.dataset or 'the given texts'}: {hint}")
+        for remark in remarks:
+            self.log.remark(remark)
         return score
+
+    def _made(self, bound: Bound, expect: Expect = lambda *_: None) -> Measured:
+        """Open and measure what is bound, and say what is to be said of its models and data."""
+        ready = partial(self._ready, bound, expect)
+        made = self.measurements.get_or_measure(ready(), ready)
+        self._dated.add(made.measurement.chats)
+        for remark in made.measurement.remarks:
+            self.log.remark(remark)
+        return made
 
     def compare(self, what: EvaluationSpec | Bound) -> Divergence:
         """Measure all figures of a model and its reference."""
         started, bound = time.monotonic(), self.bind(what)
-        ready = partial(self._ready, bound, lambda *_: None)
-        made = self.measurements.get_or_measure(ready(), ready)
+        made = self._made(bound)
         measurement = made.measurement
         assert isinstance(measurement, Divergences)
         signature = measurement.signature.plus(*measurement.named_settings)
@@ -459,9 +472,6 @@ class Evaluator:
     def _ready(self, bound: Bound, expect: Expect) -> Measurement[Any]:
         """Return what to measure, unless a comparison needs something else."""
         measurement = self.open(bound)
-        self._dated.add(measurement.chats)
-        for remark in measurement.remarks:
-            self.log.remark(remark)
         expect(measurement.shared, measurement.model.device)
         return measurement
 

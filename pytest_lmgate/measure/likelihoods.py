@@ -1,4 +1,4 @@
-"""Likelihoods of more than a text's windows: of masked tokens, of targets given their sources, of choices."""
+"""Likelihoods of masked tokens, of targets given their sources, of choices; `measurement` has those of windows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_lmgate.arrays import Floats
 from pytest_lmgate.cache.store import Fingerprint, StoredResult
 from pytest_lmgate.data.corpus import Corpus, TextSizes
 from pytest_lmgate.errors import ConfigError, DataError, ProtocolError
-from pytest_lmgate.measure.loop import score
+from pytest_lmgate.measure.loop import score_requests
 from pytest_lmgate.measure.measurement import (
     Measurement,
     MeasurementContext,
@@ -78,7 +78,7 @@ class MaskedLikelihoods(TargetMeasurement[LikelihoodStatistics]):
         runner, name = context.runner(self.model), self.model.name
         texts, pieces = self.pieces(runner.tokenizer)
         job = context.job(name, self.data.name, self.model.batch_size)
-        found = score(runner, masked_requests(pieces, runner.tokenizer, self.data.name), job)
+        found = score_requests(runner, masked_requests(pieces, runner.tokenizer, self.data.name), job)
         return LikelihoodStatistics(
             nll=found.nll, **{**counted(list(map(TextSizes.of, texts))), **self._layout(pieces)}
         )
@@ -174,7 +174,7 @@ class ConditionalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
     def measure(self, context: MeasurementContext) -> LikelihoodStatistics:
         runner, model, name = context.runner(self.model), self.model, self.data.name
         pairs = self._pairs(runner.tokenizer)
-        found = score(runner, pair_requests(pairs, name), context.job(model.name, name, model.batch_size))
+        found = score_requests(runner, pair_requests(pairs, name), context.job(model.name, name, model.batch_size))
         lengths, texts = np.array([len(pair.target) for pair in pairs]), self.data.targets
         sizes = counted(list(map(TextSizes.of, texts)))
         streams = Streams([pair.target for pair in pairs], texts=[[text] for text in texts])
@@ -192,7 +192,8 @@ class ConditionalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
 
     def score(self, statistics: LikelihoodStatistics) -> Score:
         found = self.metric_score(statistics, unit=self.asked.unit, metric=self.metric)
-        return with_hint(found, self.model.name) if "lost" in found.details else found
+        lost = "" if statistics.lost is None else statistics.lost_share
+        return with_hint(found, self.model.name, lost) if lost else found
 
     def tokens(self, tokenizer: TokenizerFacts) -> int:
         return pair_requests(self._pairs(tokenizer), self.data.name).tokens
@@ -260,7 +261,7 @@ class _AfterQuestions(Measurement[T]):
         runner, name = context.runner(self.model), self.data.name
         streams, plan = self._plan(runner.tokenizer)
         job = context.job(self.model.name, name, self.model.batch_size)
-        found = score(runner, window_requests(streams, plan, name, greedy=greedy), job)
+        found = score_requests(runner, window_requests(streams, plan, name, greedy=greedy), job)
         nll = found.nll if found.is_double else found.nll.astype(np.float32)
         begins = np.concatenate([[0], np.cumsum(plan.targets)[:-1]])
         is_greedy = None if found.greedy is None else np.logical_and.reduceat(found.greedy, begins)

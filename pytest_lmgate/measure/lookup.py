@@ -103,8 +103,8 @@ def _opened(model: Model) -> Runner:
     if changed := model.changed():
         runner.close()
         raise FilesChanged(
-            f"model {model.name!r}: {', '.join(changed[:3])} changed while the model was loaded, three times: run "
-            "again when nothing writes to these files"
+            f"model {model.name!r}: {', '.join(changed[:3])} changed while the model was loaded: run again when "
+            "nothing writes to these files"
         )
     runner.load_warnings = list(warnings)
     return runner
@@ -162,7 +162,6 @@ class Measurements:
     _replaced: dict[str, Sequence[str]] = field(default_factory=dict)  # by the models' keys
     _hits: Verified = field(default_factory=Verified)
     _drawn: list[tuple[Measurement[Any], Any]] = field(default_factory=list)
-    _speed: dict[str, float] = field(default_factory=dict)  # of the measurement that runs, see `Job.speed`
     # What earlier sessions have proved of the models that were loaded, by key; None: nothing of it is believed.
     _proofs: dict[str, Mapping[str, Any]] | None = field(default_factory=dict)
 
@@ -174,28 +173,32 @@ class Measurements:
         `describe` makes it again if a model's files change while they are loaded, as when a training run saves a new
         checkpoint.
         """
-        for attempt in range(1, _ATTEMPTS + 1):
-            if found := self._found(measurement):
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._got_or_measured(measurement)
+            except FilesChanged:
+                if describe is None:
+                    raise
+            measurement = describe()
+        return self._got_or_measured(measurement)
+
+    def _got_or_measured(self, measurement: Measurement[Any]) -> Measured:
+        if found := self._found(measurement):
+            return found
+        fingerprint, reason = measurement.fingerprint, self._why_uncacheable(measurement)
+        wait, speed = partial(self._say_waiting, measurement), dict[str, float]()
+        with contextlib.nullcontext() if reason else self.store.lock(fingerprint, wait):
+            if found := self._found(measurement):  # another process made it meanwhile
                 return found
-            fingerprint, reason = measurement.fingerprint, self._why_uncacheable(measurement)
-            wait = partial(self._say_waiting, measurement)
-            with contextlib.nullcontext() if reason else self.store.lock(fingerprint, wait):
-                if found := self._found(measurement):  # another process made it meanwhile
-                    return found
-                self.lookups.append(self._missed(measurement))
-                try:
-                    measured = measurement.measure(self._context(measurement, is_kept=not reason))
-                    encoded = measurement.encode(measured)
-                except FilesChanged:
-                    if attempt == _ATTEMPTS or describe is None:
-                        raise
-                    measurement = describe()
-                    continue
-                finally:
-                    self._say(measurement, self._warnings_of(measurement))
-                self._keep(measurement, measured, encoded, reason)
-                return self._measured(measurement, measured, cached=False)
-        raise AssertionError
+            self.lookups.append(self._missed(measurement))
+            try:
+                measured = measurement.measure(self._context(measurement, speed, is_kept=not reason))
+                encoded = measurement.encode(measured)
+            finally:
+                self._say(measurement, self._warnings_of(measurement))
+            facts = {**encoded.facts, **speed}
+            self._keep(measurement, measured, replace(encoded, facts=facts), reason)
+            return self._measured(measurement, measured, cached=False)
 
     def _say_waiting(self, measurement: Measurement[Any]) -> None:
         self.log.note(f"another process is measuring {measurement.words}; waiting for it")
@@ -246,7 +249,6 @@ class Measurements:
                 "device": measurement.model.device,
                 "hardware": hardware,
                 "load_warnings": self._warnings_of(measurement),
-                **self._speed,
             }
             self.store.put(measurement.fingerprint, replace(encoded, facts={**encoded.facts, **about}))
             for model in measurement.models:
@@ -255,7 +257,7 @@ class Measurements:
 
     def again(self, measurement: Measurement[T], *, shuffle: int | None = None) -> T:
         """Measure again completely, ignoring the cache; `shuffle` is the seed of another order of the requests."""
-        measured = measurement.measure(self._context(measurement, shuffle=shuffle))
+        measured = measurement.measure(self._context(measurement, {}, shuffle=shuffle))
         if reason := self._runs_other_code(measurement):
             raise ModelError(reason)
         return measured
@@ -380,11 +382,15 @@ class Measurements:
         self._pool.drop("")
 
     def _context(
-        self, measurement: Measurement[Any], *, is_kept: bool = False, shuffle: int | None = None
+        self,
+        measurement: Measurement[Any],
+        speed: dict[str, float],
+        *,
+        is_kept: bool = False,
+        shuffle: int | None = None,
     ) -> MeasurementContext:
-        """Return what a measurement is made with."""
-        fingerprint, speed = measurement.fingerprint, dict[str, float]()
-        self._speed = speed
+        """Return what a measurement is made with; its jobs write their `speed`."""
+        fingerprint = measurement.fingerprint
 
         def job(model: str, dataset: str, batch_size: int | str) -> Job:
             job = Job(

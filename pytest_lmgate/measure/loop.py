@@ -95,7 +95,7 @@ class Job:
     # called after each batch with the sum so far; the measurement ends if it returns True
     stop_when: Callable[[float], bool] = lambda _: False
     shuffle: int | None = None  # seed of another order of the requests than the longest first; None for that order
-    # how many ``tokens`` have been read or written in how many ``seconds``; shared by the jobs of one measurement
+    # how many ``tokens`` the latest loop has read or written in how many ``seconds``
     speed: dict[str, float] = field(default_factory=dict)
 
     def note(self, what: str) -> None:
@@ -331,7 +331,7 @@ class ScoringResult(NamedTuple):
     greedy: NDArray[np.bool_] | None = None
 
 
-def score(runner: Runner, requests: Requests, job: Job) -> ScoringResult:
+def score_requests(runner: Runner, requests: Requests, job: Job) -> ScoringResult:
     """Score every target; requests that read and score the same are run once."""
     columns = 2 if requests.greedy else 1
 

@@ -23,11 +23,11 @@ from pytest_lmgate.cache.store import Fingerprint, StoredResult
 from pytest_lmgate.data.corpus import Corpus, TextSizes, looks_like_documents
 from pytest_lmgate.engines.base import Kind, Model, Offer, Runner
 from pytest_lmgate.errors import ConfigError, DataError, ModelError
-from pytest_lmgate.measure.loop import Job, score
+from pytest_lmgate.measure.loop import Job, score_requests
 from pytest_lmgate.metrics.likelihoods import LikelihoodStatistics, TargetLayout
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.entries import DatasetSpec
-from pytest_lmgate.settings.gate_options import Signature, SignatureField, Windowing, WindowProtocol
+from pytest_lmgate.settings.gate_options import DEFAULT_PROTOCOL, Signature, SignatureField, Windowing, WindowProtocol
 from pytest_lmgate.settings.metrics import METRICS, Statistics
 from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.protocols import WindowPlan, plan_windows, tokenize
@@ -155,7 +155,7 @@ class Measurement(abc.ABC, Generic[T]):
 
     @property
     def remarks(self) -> list[str]:
-        """What the summary should say of the models and the data, known before a model runs."""
+        """What the summary should say of the models and the data."""
         if self.chats.dated is None:
             return []
         return [
@@ -171,15 +171,15 @@ class Measurement(abc.ABC, Generic[T]):
     def score(self, statistics: T) -> Score:
         """Return the score that the statistics make; `Evaluator` calls `scored`."""
 
-    def scored(self, statistics: T, **where: Any) -> Score:
-        """Return the score with all that is known of its measurement; `where` is the rest of `Score.placed`."""
+    def scored(self, statistics: T) -> Score:
+        """Return the score with all that its measurement knows of it, but for the names."""
         named, identity = self.named_settings, self.identity
         content, weights = identity_of(self.model), weights_of(self.model)
         score = self.score(statistics)
         score.device, score.content, score.weights = self.model.device, content, weights
         score = score.identified(**identity)
         score.signature = score.signature.plus(*named)
-        return score.placed(model=self.model.name, dataset=self.data.name, **where)
+        return score
 
     def metric_score(self, statistics: object, **how: Any) -> Score:
         """Return what the metric makes of statistics; `how` are the arguments of the function that its row names."""
@@ -359,12 +359,14 @@ class WindowMeasurement(TargetMeasurement[S]):
     def remarks(self) -> list[str]:
         """Say that rows were joined, if no `join` was set and they look like separate documents."""
         data, protocol = self.data, self.protocol
-        if protocol.name != "sliding" or protocol.stride is not None or not looks_like_documents(data):
+        if protocol.name != DEFAULT_PROTOCOL or protocol.stride is not None or not looks_like_documents(data):
             return []
-        return [
-            f'{data.name}: {len(data.rows):,} rows were read as one text; protocol="document" reads them one by one; '
-            r'if they are one text, set join: "\n\n" in the entry of the dataset'
-        ]
+        remark = (
+            f'{data.name}: {len(data.rows):,} rows were read as one text; protocol="document" reads them one by one'
+        )
+        if data.has_entry:
+            remark += r'; if they are one text, set join: "\n\n" in the entry of the dataset'
+        return [remark]
 
     def planned(self, tokenizer: TokenizerFacts) -> tuple[Streams, WindowPlan]:
         """Return the text's tokens, and its windows."""
@@ -426,7 +428,7 @@ class CausalLikelihoods(WindowMeasurement[LikelihoodStatistics]):
         streams, plan = self.planned(runner.tokenizer)
         scored = scored_sizes(streams, plan)
         self._require_sizes(scored)
-        found = score(runner, window_requests(streams, plan, self.data.name), job)
+        found = score_requests(runner, window_requests(streams, plan, self.data.name), job)
         return LikelihoodStatistics(
             nll=found.nll if found.is_double else found.nll.astype(np.float32),
             **{**counted(streams.sizes), **self.layout(streams, plan)},
@@ -443,7 +445,8 @@ class CausalLikelihoods(WindowMeasurement[LikelihoodStatistics]):
             iid=self.windowing.rules.iid,
             metric=self.metric,
         )
-        return with_hint(found, self.model.name) if "lost" in found.details else found
+        lost = "" if statistics.lost is None else statistics.lost_share
+        return with_hint(found, self.model.name, lost) if lost else found
 
     def _require_sizes(self, scored: Floats | None) -> None:
         if scored is None and self.asked.unit != "token":
@@ -466,10 +469,10 @@ class CausalLikelihoods(WindowMeasurement[LikelihoodStatistics]):
         return self.windowing.signature.plus(*own)
 
 
-def with_hint(score: Score, model: str) -> Score:
+def with_hint(score: Score, model: str, lost: str) -> Score:
     """Have the summary say that a tokenizer loses part of the text, for which the model is not charged."""
     score.details["hint"] = (  # type: ignore[index]
-        f"the tokenizer of {model!r} does not give the text back: decode(encode(text)) loses {score.details['lost']} "
-        "of its characters, which the model need not predict"
+        f"the tokenizer of {model!r} does not give the text back: decode(encode(text)) loses {lost} of its "
+        "characters, which the model need not predict"
     )
     return score

@@ -37,6 +37,7 @@ class ResultScores(Measurement[Floats]):
 
     data: Series
     asked: ResultsRequest
+    offers = ()  # no model runs
 
     def __post_init__(self) -> None:
         known, wanted = self.data.direction, self.asked.direction

@@ -19,7 +19,7 @@ from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.engines.base import Drawn, Model
 from pytest_lmgate.errors import EngineError, ModelError
 from pytest_lmgate.measure.divergence import require_same_tokens
-from pytest_lmgate.measure.loop import Job, score
+from pytest_lmgate.measure.loop import Job, score_requests
 from pytest_lmgate.measure.measurement import (
     MeasurementContext,
     TargetMeasurement,
@@ -103,7 +103,7 @@ class SelfDivergences(TargetMeasurement[WrittenStatistics]):
         counts = np.array([len(ids) for ids, _ in drawn], dtype=np.int64)
         # What was kept of the writing is no part of what the reading keeps.
         reading = replace(job, partial=None, keep=None)
-        found = score(runner, requests_of(texts, begins, runner.tokenizer, self.data.name), reading)
+        found = score_requests(runner, requests_of(texts, begins, runner.tokenizer, self.data.name), reading)
         return WrittenStatistics(
             nll_p=np.concatenate([nll for _, nll in drawn]).astype(np.float64),
             nll_q=found.nll,
@@ -208,7 +208,7 @@ class SampledDivergences(TargetMeasurement[SampledStatistics]):
                 f"model {model.name!r} reads {model.context:,} tokens, but its reference {self.reference.name!r} wrote "
                 f"a text that is {longest:,} tokens long with its prompt: lower max_new_tokens, or shorten the prompts"
             )
-        found = score(context.runner(model), requests, context.job(model.name, name, model.batch_size))
+        found = score_requests(context.runner(model), requests, context.job(model.name, name, model.batch_size))
         layout = {each.name: getattr(texts, each.name) for each in fields(TargetLayout)}
         return SampledStatistics(nll_p=texts.nll_q, nll_q=found.nll, **layout)
 

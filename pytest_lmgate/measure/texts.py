@@ -26,7 +26,6 @@ from pytest_lmgate.measure.measurement import (
     MeasurementContext,
     addressed,
     digest_of,
-    require,
     template_address,
     template_variables,
 )
@@ -97,9 +96,11 @@ class GeneratedTexts(Measurement["WrittenTexts"]):
     asked: TextRequest
     scorer: TextMetric
     generates: ClassVar[bool] = True
+    offers = ("generate",)
+    kinds = ("causal", "encoder-decoder")
 
     def __post_init__(self) -> None:
-        require(self.model, "generating texts", "generate", "causal", "encoder-decoder")
+        super().__post_init__()
         plain, honours = GenerationSettings(), self.model.honours
         for key in get_args(Setting):
             if key not in honours and getattr(self.settings, key) != getattr(plain, key):

@@ -223,8 +223,6 @@ def perplexity(
     if statistics.scored is not None:
         words, chars, utf8_bytes = statistics.scored.sum(0).round().astype(int).tolist()
         details |= {"words": words, "chars": chars, "bytes": utf8_bytes}
-    if statistics.lost is not None and (share := statistics.lost_share):
-        details["lost"] = share
     if iid:
         details["stderr_iid"] = value * _iid_error(statistics.nll.astype(np.float64))
     return Score(

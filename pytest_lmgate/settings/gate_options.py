@@ -67,6 +67,7 @@ class ProtocolRules:
 
 
 ProtocolName = Literal["sliding", "disjoint", "bos-chunks", "gptq", "llama.cpp", "lm-eval", "document"]
+DEFAULT_PROTOCOL: ProtocolName = "sliding"
 Average = Literal["token", "window"]
 Unit = Literal["token", "word", "byte", "char", "bits_per_byte"]
 AVERAGES: tuple[Average, ...] = get_args(Average)
@@ -99,7 +100,7 @@ class WindowProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
             that the tokenizer adds.
     """
 
-    name: ProtocolName = msgspec.field(default="sliding", name="protocol")
+    name: ProtocolName = msgspec.field(default=DEFAULT_PROTOCOL, name="protocol")
     max_length: MaxLength | None = None
     stride: Positive | None = None
     unit: Unit = "token"

@@ -277,14 +277,11 @@ class DatedChats:
         self._found: dict[tuple[str, Chat], Chats] = {}  # by the model and one of the chats
 
     def add(self, chats: Chats) -> None:
+        """Note chats that were measured; refuse what the session measured if a template wrote two times into it."""
         if chats.dated is not None:
             self._found.setdefault((chats.model, chats.dated), chats)
-            self.require_same_time()
-
-    def require_same_time(self) -> None:
-        """Refuse what the session measured if a template has written two times into it."""
-        for chats in self._found.values():
-            chats.require_same_time()
+        for found in self._found.values():
+            found.require_same_time()
 
 
 def _rendered(turns: Chat, tokenizer: TokenizerFacts, variables: Mapping[str, Any], model: str) -> Rendered:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from pytest_lmgate.data.corpus import Corpus
-from pytest_lmgate.measure.loop import Job, score
+from pytest_lmgate.measure.loop import Job, score_requests
 from pytest_lmgate.measure.measurement import planned_windows
 from pytest_lmgate.measure.texts import generate
 from pytest_lmgate.settings.gate_options import GenerationSettings, WindowProtocol
@@ -23,7 +23,7 @@ def requests_of(runner: Any, protocol: WindowProtocol, corpus: Corpus = CORPUS) 
 
 
 def nll_of(runner: Any, protocol: WindowProtocol) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return score(runner, requests_of(runner, protocol), JOB).nll
+    return score_requests(runner, requests_of(runner, protocol), JOB).nll
 
 
 def texts_of(runner: Any, prompts: Sequence[str], **how: Any) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from pytest_lmgate.engines.base import Batching, BatchPolicy, OutOfMemory, Runner
 from pytest_lmgate.engines.registry import raised
 from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
-from pytest_lmgate.measure.loop import Job, Log, Progress, score
+from pytest_lmgate.measure.loop import Job, Log, Progress, score_requests
 from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.requests import Request, Requests
 from pytest_lmgate.windows.tokens import PromptIds, TokenizerFacts
@@ -62,7 +62,7 @@ def test_what_cannot_be_a_likelihood_is_an_error(
     answer: Callable[[Request], Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        score(_Engine(answer), _requests(16, 9), Job(model="m", dataset="d", batch_size=1))
+        score_requests(_Engine(answer), _requests(16, 9), Job(model="m", dataset="d", batch_size=1))
 
 
 @pytest.mark.parametrize("given", [0, 1, 3])
@@ -70,21 +70,21 @@ def test_results_for_too_few_or_too_many_requests_are_an_error(given: int) -> No
     engine = _Engine(_certain)
     engine.score = lambda requests: [_certain(requests[0])] * given  # type: ignore[method-assign]
     with pytest.raises(EngineError, match=f"'m': expected a result for each of 2 requests, got {given}"):
-        score(engine, _requests(16, 9), Job(model="m", dataset="d"))
+        score_requests(engine, _requests(16, 9), Job(model="m", dataset="d"))
 
 
 def test_rounding_below_zero_is_no_error() -> None:
-    found = score(_Engine(_full(-1e-7)), _requests(16), Job(model="m", dataset="d"))
+    found = score_requests(_Engine(_full(-1e-7)), _requests(16), Job(model="m", dataset="d"))
     assert np.isfinite(found.nll).all()
 
 
 def test_a_batch_is_halved_where_memory_runs_out_and_stays_so() -> None:
     for batching in (Batching(), Batching(dispatch_async=True)):
         engine = _Engine(_certain, batching, most=2)
-        score(engine, _requests(*[9] * 7), Job(model="m", dataset="d"))
+        score_requests(engine, _requests(*[9] * 7), Job(model="m", dataset="d"))
         assert [len(batch) for batch in engine.batches] == [7, 3, *[1] * 7]
     with pytest.raises(EngineError, match=r"out of memory with a window of 8 tokens alone on chip 0.*no room"):
-        score(_Engine(_certain, most=0), _requests(9), Job(model="m", dataset="d"))
+        score_requests(_Engine(_certain, most=0), _requests(9), Job(model="m", dataset="d"))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -96,7 +96,7 @@ def test_an_engine_may_fill_the_same_array_for_each_batch(dtype: type[np.floatin
         return filled[: len(request.targets)]
 
     requests = _requests(*[9] * 6)
-    found = score(_Engine(fill, most=1), requests, Job(model="m", dataset="d"))
+    found = score_requests(_Engine(fill, most=1), requests, Job(model="m", dataset="d"))
     assert found.nll.sum() == sum(requests.make(index).targets.sum() for index in range(6))
 
 
@@ -110,7 +110,7 @@ def test_an_engine_whose_results_come_one_by_one_is_halved_too() -> None:
             yield _certain(each)
 
     engine.score = yielded  # type: ignore[method-assign,assignment]
-    assert np.isfinite(score(engine, _requests(*[9] * 6), Job(model="m", dataset="d")).nll).all()
+    assert np.isfinite(score_requests(engine, _requests(*[9] * 6), Job(model="m", dataset="d")).nll).all()
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_an_engine_whose_results_come_one_by_one_is_halved_too() -> None:
 def test_requests_share_a_batch_as_the_engine_wants(policy: BatchPolicy, batches: list[list[int]]) -> None:
     said: list[str] = []
     engine = _Engine(_certain, Batching(policy=policy, remark="slow"))
-    score(engine, _requests(9, 5, 9), Job(model="m", dataset="d", log=Log(remark=said.append)))
+    score_requests(engine, _requests(9, 5, 9), Job(model="m", dataset="d", log=Log(remark=said.append)))
     assert engine.batches == batches
     assert said == ["slow"]
 
@@ -132,7 +132,7 @@ def test_requests_share_a_batch_as_the_engine_wants(policy: BatchPolicy, batches
 def test_equal_requests_are_run_once_and_count_each_time() -> None:
     engine, told = _Engine(lambda each: np.full(len(each.targets), 1 + float(each.ids[0]))), list[Progress]()
     requests = document_requests(np.arange(9), np.arange(9), np.arange(9) + 1)
-    found = score(engine, requests, Job(model="m", dataset="d", log=Log(progress=told.append)))
+    found = score_requests(engine, requests, Job(model="m", dataset="d", log=Log(progress=told.append)))
     assert engine.batches == [[8, 8]]
     assert found.nll.tolist() == [1.0] * 16 + [2.0] * 8
     assert (told[-1].done, told[-1].of, told[-1].total) == (24, 24, 32)
@@ -146,7 +146,7 @@ def test_what_an_engine_refuses_before_the_first_batch_is_its_own_error() -> Non
 
     engine.prepare = refuse  # type: ignore[method-assign]
     with pytest.raises(ModelError, match=r"^looks ahead$"):
-        score(engine, _requests(9), Job(model="m", dataset="d"))
+        score_requests(engine, _requests(9), Job(model="m", dataset="d"))
     assert engine.batches == []
 
 
@@ -163,7 +163,7 @@ def test_a_batch_begins_before_the_results_of_the_one_before_are_waited_for_wher
         return lambda: log.append("waited for") or wait()
 
     engine.begin = logged  # type: ignore[method-assign]
-    score(engine, _requests(*[9] * 3), Job(model="m", dataset="d"))
+    score_requests(engine, _requests(*[9] * 3), Job(model="m", dataset="d"))
     both = ["begun", "begun", "waited for", "begun", "waited for", "waited for"]
     assert log == (both if ahead else ["begun", "waited for"] * 3)
 

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_lmgate.cache.files import read_sealed
 from pytest_lmgate.cache.store import Fingerprint, Store, StoredResult
+from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.decoding import parse_fixture_call
 from pytest_lmgate.settings.gate_options import Unit, WindowProtocol
@@ -94,3 +95,34 @@ def test_texts_of_groups_are_averaged_group_by_group_and_the_signature_says_so(w
     score = workplace.session().evaluator.evaluate(parse_fixture_call("exact_of", (list, "said"), {}))
     assert score == pytest.approx((2 / 3 + 1) / 2)
     assert "|average_by:g" in score.signature
+
+
+def test_rows_that_were_joined_are_remarked_with_what_can_be_done(workplace: Any) -> None:
+    rows = [f"row {letter}" for letter in "abcdefghijkl"]
+    entry(workplace, "many", path=write_rows(workplace, "many", [{"text": row} for row in rows]))
+    session = workplace.session()
+    joined, join = (
+        '12 rows were read as one text; protocol="document" reads them one by one',
+        "in the entry of the dataset",
+    )
+    _measure(session, dataset="many", protocol=WindowProtocol(max_length=16))
+    assert session.remarks == [f'many: {joined}; if they are one text, set join: "\\n\\n" {join}']
+    _measure(session, dataset=rows, protocol=WindowProtocol(max_length=16))  # has no entry
+    assert session.remarks[1].endswith(joined)
+
+
+def test_a_comparison_that_is_refused_runs_no_model_and_says_nothing_of_the_data(
+    workplace: Any, loads: list[str]
+) -> None:
+    entry(
+        workplace, "many", path=write_rows(workplace, "many", [{"text": f"row {letter}"} for letter in "abcdefghijkl"])
+    )
+    session = workplace.session()
+
+    def refuse(shared: Any, device: str) -> None:
+        raise ConfigError(f"no baseline of {shared['protocol']} on {device}")
+
+    what = parse_fixture_call("ppl_of", ("float", "many"), {"max_length": 16})
+    with pytest.raises(ConfigError, match=r"no baseline of protocol:sliding\|max_length:16.* on cpu"):
+        session.evaluator.evaluate(what, refuse)
+    assert loads == session.remarks == session.evaluator.measurements.lookups == []

@@ -14,7 +14,7 @@ import pytest
 from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.engines.base import Batching, BatchPolicy, OutOfMemory, Runner
 from pytest_lmgate.errors import EngineError
-from pytest_lmgate.measure.loop import Batches, Job, Log, halved, score
+from pytest_lmgate.measure.loop import Batches, Job, Log, halved, score_requests
 from pytest_lmgate.windows.requests import Request, Requests
 from tests.end_to_end.projects import environment
 from tests.warm import warm_python
@@ -53,10 +53,10 @@ class _Crew(Runner):
 
 
 def test_the_numbers_are_those_of_one_batch_after_the_other() -> None:
-    alone = score(_Crew(1), _requests(), Job(model="m", dataset="d"))
+    alone = score_requests(_Crew(1), _requests(), Job(model="m", dataset="d"))
     # The longest come first, and here they come back last.
     crew = _Crew(AT_ONCE, before=lambda some: time.sleep(0.002 * max(len(each.ids) for each in some)))
-    together = score(crew, _requests(), Job(model="m", dataset="d"))
+    together = score_requests(crew, _requests(), Job(model="m", dataset="d"))
     assert np.array_equal(together.nll, alone.nll)
     assert np.isfinite(together.nll).all()
     assert len(crew.threads) == AT_ONCE
@@ -68,7 +68,7 @@ def test_another_order_of_the_requests_changes_no_number(policy: BatchPolicy) ->
         read: list[int] = []
         crew = _Crew(1, before=lambda some: read.extend(len(each.ids) for each in some))
         crew._batching = Batching(40, policy)
-        return read, score(crew, requests, Job(model="m", dataset="d", shuffle=shuffle)).nll
+        return read, score_requests(crew, requests, Job(model="m", dataset="d", shuffle=shuffle)).nll
 
     # Each length three times, of which two read the same.
     texts = [np.arange(length) + 100 * index for index in (0, 1) for length in LENGTHS]
@@ -87,9 +87,9 @@ def test_a_batch_that_does_not_fit_is_halved_in_its_thread() -> None:
         if len(some) > 1:
             raise OutOfMemory("chip 0", "no room")
 
-    found = score(_Crew(AT_ONCE, tokens=64, before=refuse), _requests(), Job(model="m", dataset="d"))
+    found = score_requests(_Crew(AT_ONCE, tokens=64, before=refuse), _requests(), Job(model="m", dataset="d"))
 
-    assert np.array_equal(found.nll, score(_Crew(1), _requests(), Job(model="m", dataset="d")).nll)
+    assert np.array_equal(found.nll, score_requests(_Crew(1), _requests(), Job(model="m", dataset="d")).nll)
 
 
 def test_parts_of_a_batch_that_are_begun_give_their_memory_back_before_a_smaller_one_is_tried() -> None:
@@ -126,7 +126,7 @@ def test_a_failure_keeps_what_the_others_measured_and_the_next_run_goes_on_from_
 
     job = Job(model="m", dataset="d", keep=kept.append, log=Log(note=notes.append))
     with pytest.raises(EngineError, match="RuntimeError: cut off"):
-        score(_Crew(AT_ONCE, tokens=1, before=fail_late), _requests(), job)
+        score_requests(_Crew(AT_ONCE, tokens=1, before=fail_late), _requests(), job)
 
     measured = kept[-1].arrays["measured"]
     done = int(np.isfinite(measured).sum())
@@ -135,7 +135,7 @@ def test_a_failure_keeps_what_the_others_measured_and_the_next_run_goes_on_from_
         f"m on d: failed at {100 * done // len(measured)}%; this part is kept, and the next run resumes it"
     ]
     again = _Crew(AT_ONCE, tokens=1, before=lambda some: read.append(-len(some[0].ids)))
-    found = score(again, _requests(), Job(model="m", dataset="d", partial=kept[-1]))
+    found = score_requests(again, _requests(), Job(model="m", dataset="d", partial=kept[-1]))
     assert np.isfinite(found.nll).all()
     assert -5 in read
     assert -max(LENGTHS) not in read

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_lmgate.cache.store import find_entries
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
 from pytest_lmgate.metrics.score import Score
@@ -177,3 +178,15 @@ def test_what_an_engine_draws_is_checked(many: Any, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(TransformersRunner, "sample", lambda _, prompts, __: [drawn] * len(prompts))
     with pytest.raises(EngineError, match=r"model 'float': expected .* that it draws"):
         measured(many.session(), "self_kl_of", "float", "many")
+
+
+def test_each_entry_tells_the_speed_of_its_own_measurement(many: Any) -> None:
+    """A plan estimates by it; the candidate reads what the reference has written and read in a measurement before."""
+    session = many.session()
+    sampled(session)
+    facts = {entry.kind.partition("/")[0]: entry.facts for entry in find_entries(many.folder / ".lmgate_cache")}
+    _, texts = texts_of(session, "float")
+    read = sum(len(ids) - 1 for ids in texts)
+    assert [facts[kind]["tokens"] for kind in ("sampled-divergence", "self-divergence")] == [read, read]
+    latest = session.progress[-1]
+    assert facts["sampled-divergence"]["seconds"] == latest.seconds != facts["self-divergence"]["seconds"]

@@ -9,7 +9,7 @@ import pytest
 from pytest_lmgate.cache.store import StoredResult
 from pytest_lmgate.engines.base import Batching, OutOfMemory, Runner
 from pytest_lmgate.errors import EngineError, LmgateError, ModelError, UnreliableError
-from pytest_lmgate.measure.loop import Job, score
+from pytest_lmgate.measure.loop import Job, score_requests
 from pytest_lmgate.windows.requests import Request
 from tests.windows.documents import document_requests
 
@@ -62,7 +62,9 @@ class Declared(Following):
 
 
 def scored(runner: Runner, *, length: int = 40) -> Any:
-    return score(runner, document_requests(IDS[:length], IDS[::-1][:length], length=40), Job(model="m", dataset="d"))
+    return score_requests(
+        runner, document_requests(IDS[:length], IDS[::-1][:length], length=40), Job(model="m", dataset="d")
+    )
 
 
 @pytest.mark.parametrize("make", [Mixing, Declared])
@@ -167,7 +169,7 @@ STALE: dict[str, Callable[[Floats, Floats], Any]] = {
 
 def read_again(runner: Runner, length: int = 700, **job: Any) -> Any:
     rows = [each[:length] for each in LONG]
-    return score(runner, document_requests(*rows, length=length), Job(model="m", dataset="d", **job))
+    return score_requests(runner, document_requests(*rows, length=length), Job(model="m", dataset="d", **job))
 
 
 @pytest.mark.parametrize("fault", STALE)

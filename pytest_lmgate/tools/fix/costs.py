@@ -111,7 +111,7 @@ class Steps:
         log = measurements.log
         measurements.log = replace(log, progress=lambda now: log.progress(replace(now, search=self.line)))
         try:
-            made = measurements.get_or_measure(describe(), describe)
+            made = measurements.get_or_measure(describe())
         finally:
             measurements.log = log
         self.done += 1

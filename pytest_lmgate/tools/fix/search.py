@@ -25,7 +25,6 @@ from pytest_lmgate.judge.result import Outcome
 from pytest_lmgate.measure.binding import Bound
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
-from pytest_lmgate.measure.measurement import planned_windows
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
 from pytest_lmgate.metrics.score import distinct
 from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
@@ -232,8 +231,7 @@ def fix(
     def count(half: Corpus) -> int:
         if unit == "row" or not half.documents:
             return len(half.documents)
-        windowing = Divergences("compare", q, half, request, p).windowing
-        return len(planned_windows(half, windowing, tokenizer, p.name)[1].targets)
+        return len(Divergences("compare", q, half, request, p).planned(tokenizer)[1].targets)
 
     least, words = (LEAST_ROWS, "rows") if unit == "row" else (MIN_BLOCKS, "windows of a text without rows")
     left = count(proof)

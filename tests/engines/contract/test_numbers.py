@@ -10,7 +10,7 @@ from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.engines.base import COLUMNS
 from pytest_lmgate.errors import LmgateError
 from pytest_lmgate.measure.divergence import ModelPair, compare
-from pytest_lmgate.measure.loop import Job, score
+from pytest_lmgate.measure.loop import Job, score_requests
 from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.windows.requests import Request
 from tests.engines.contract.bench import MOST, QUIZ, ROWS, Bench
@@ -49,9 +49,9 @@ def test_every_token_has_its_nll_and_the_perplexity_is_that_of_the_protocol(benc
 def test_a_row_has_the_same_number_in_any_batch(bench: Bench, how: dict[str, Any]) -> None:
     runner = bench.runner()
     requests = requests_of(runner, WindowProtocol(*how.values()))
-    together = score(runner, requests, JOB).nll
-    assert np.array_equal(together, score(runner, requests, JOB).nll)
-    alone = score(runner, requests, Job(model="m", dataset="d", batch_size=1)).nll
+    together = score_requests(runner, requests, JOB).nll
+    assert np.array_equal(together, score_requests(runner, requests, JOB).nll)
+    alone = score_requests(runner, requests, Job(model="m", dataset="d", batch_size=1)).nll
     assert np.abs(together - alone).max() <= bench.engine.batching
 
 
@@ -178,7 +178,7 @@ def test_a_row_has_the_same_number_in_any_batch_in_another_precision_too(bench: 
     for name in bench.engine.rounded:
         runner = bench.runner(name)
         requests = requests_of(runner, WindowProtocol("document"))
-        together, alone = (score(runner, requests, replace(JOB, batch_size=size)).nll for size in ("auto", 1))
+        together, alone = (score_requests(runner, requests, replace(JOB, batch_size=size)).nll for size in ("auto", 1))
         # Half precision of torch rounds with the shape of a batch; scales of int8 may not.
         assert np.abs(together - alone).max() <= (0.1 if name == "bfloat16" else bench.engine.batching), name
 
@@ -190,7 +190,8 @@ def test_the_number_of_threads_changes_no_number_and_no_text(bench: Bench) -> No
         # 513 tokens are a batch and one more, which flash attention of llama.cpp would share among the threads.
         corpus = Corpus("d", (text_of(190),))
         nll = [
-            score(each, requests_of(each, WindowProtocol("disjoint", 514), corpus), JOB).nll for each in (one, three)
+            score_requests(each, requests_of(each, WindowProtocol("disjoint", 514), corpus), JOB).nll
+            for each in (one, three)
         ]
         assert len(nll[0]) > 513
         assert np.array_equal(*nll), name

@@ -23,7 +23,7 @@ pytest.importorskip("llama_cpp", reason="llama-cpp-python is NOT installed; make
 from pytest_lmgate.engines.base import COLUMNS
 from pytest_lmgate.errors import LmgateError, ModelError
 from pytest_lmgate.measure.divergence import ModelPair, compare
-from pytest_lmgate.measure.loop import Job, Log, score
+from pytest_lmgate.measure.loop import Job, Log, score_requests
 from tests.engines.numbers import CORPUS, JOB, nll_of, requests_of, texts_of
 
 SLIDING = WindowProtocol("sliding", 96, 32)
@@ -57,10 +57,10 @@ def test_the_factors_of_longrope_go_by_the_length_of_a_row_and_of_no_other(opene
     assert len(runner.tokenizer.encode(rows[0], True)) > 512 > len(runner.tokenizer.encode(rows[1], True))
     said: list[str] = []
     requests = requests_of(runner, protocol, Corpus("d", rows))
-    together = score(runner, requests, Job(model="m", dataset="d", log=Log(remark=said.append))).nll
-    alone = [score(runner, requests_of(runner, protocol, Corpus("d", (row,))), JOB).nll for row in rows]
+    together = score_requests(runner, requests, Job(model="m", dataset="d", log=Log(remark=said.append))).nll
+    alone = [score_requests(runner, requests_of(runner, protocol, Corpus("d", (row,))), JOB).nll for row in rows]
     assert np.array_equal(together, np.concatenate(alone))
-    assert np.abs(together - score(reference, requests, JOB).nll).max() < 1e-3
+    assert np.abs(together - score_requests(reference, requests, JOB).nll).max() < 1e-3
     (remark,) = said
     assert "its numbers depend on the size of llama.cpp's context (as with longrope)" in remark
     pair = ModelPair(("p", "q"), lambda: reference, lambda: runner)
@@ -96,9 +96,9 @@ def test_a_question_is_read_once_for_all_choices_of_one_token(
     monkeypatch.setattr(exact, "_read", lambda request: read.append(len(request.ids)) or plain(request))
     monkeypatch.setattr(exact, "is_tried", True)  # the trials read too
     requests = window_requests(Streams(tuple(ids), None), plan, "d")
-    found = score(exact, requests, JOB).nll
+    found = score_requests(exact, requests, JOB).nll
     assert sorted(read) == sorted(map(len, questions))
-    assert found == pytest.approx(score(opened("float"), requests, JOB).nll, abs=1e-3)
+    assert found == pytest.approx(score_requests(opened("float"), requests, JOB).nll, abs=1e-3)
 
 
 def test_a_file_in_several_parts_is_one_model_of_all_of_them(

@@ -22,7 +22,7 @@ from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.measure import loop
 from pytest_lmgate.measure.divergence import ModelPair, compare
-from pytest_lmgate.measure.loop import Job, Log, ScoringResult, score
+from pytest_lmgate.measure.loop import Job, Log, ScoringResult, score_requests
 from pytest_lmgate.measure.texts import generate
 from pytest_lmgate.measure.trials import try_out
 from pytest_lmgate.settings.gate_options import GenerationSettings
@@ -93,7 +93,7 @@ def scored(loaded: LoadedModel, requests: Requests, *, kept: Kept | None = None,
     kept = kept or Kept()
     job = kept.applied(job_of(**{"model": loaded.name, "dataset": "d", **how}))
     with mock.patch.object(loop, "SAVE_SECONDS", kept.every):
-        return score(TransformersRunner(loaded, None), requests, job)
+        return score_requests(TransformersRunner(loaded, None), requests, job)
 
 
 def measure_nll(loaded: LoadedModel, streams: Streams, plan: WindowPlan, *, dataset: str = "d", **how: Any) -> Floats:

@@ -15,7 +15,7 @@ from pytest_lmgate.engines.transformers import runner as transformers_runner
 from pytest_lmgate.engines.transformers.decoding import Decoding
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.measure.cluster import outline
-from pytest_lmgate.measure.loop import Job, score
+from pytest_lmgate.measure.loop import Job, score_requests
 from pytest_lmgate.settings.gate_options import GenerationSettings
 from pytest_lmgate.windows.protocols import WindowPlan
 from pytest_lmgate.windows.requests import Requests, window_requests
@@ -49,7 +49,7 @@ def few_shot() -> tuple[Streams, WindowPlan]:
 
 def measured(runner: TransformersRunner) -> tuple[Requests, np.ndarray]:
     requests = window_requests(*few_shot(), "d")
-    return requests, score(runner, requests, JOB).nll
+    return requests, score_requests(runner, requests, JOB).nll
 
 
 def long_questions_first() -> tuple[Streams, WindowPlan]:
@@ -85,7 +85,7 @@ MODELS |= {"ignores its cache": _ignores_its_cache, "virtual tokens": _with_virt
 def test_a_beginning_is_tried_even_if_the_longest_requests_share_none(name: str) -> None:
     model = MODELS[name]()
     runner = TransformersRunner(loaded(model), None)
-    found = score(runner, window_requests(*long_questions_first(), "d"), JOB).nll
+    found = score_requests(runner, window_requests(*long_questions_first(), "d"), JOB).nll
     np.testing.assert_allclose(found, naive_nll(model, *long_questions_first()), rtol=2e-5, atol=2e-5)
     assert (runner._beginnings is not None) == (name == "llama")
 
@@ -127,8 +127,8 @@ def test_a_resumed_measurement_has_the_same_bits(monkeypatch: pytest.MonkeyPatch
     model, kept = build("llama"), list[StoredResult]()
     requests, whole = measured(TransformersRunner(loaded(model), None))
     stopped = replace(JOB, keep=kept.append, stop_when=lambda _: len(kept) == 0)
-    assert np.isnan(score(TransformersRunner(loaded(model), None), requests, stopped).nll).any()
-    resumed = score(TransformersRunner(loaded(model), None), requests, replace(JOB, partial=kept[-1])).nll
+    assert np.isnan(score_requests(TransformersRunner(loaded(model), None), requests, stopped).nll).any()
+    resumed = score_requests(TransformersRunner(loaded(model), None), requests, replace(JOB, partial=kept[-1])).nll
     np.testing.assert_array_equal(resumed, whole)
 
 
@@ -136,7 +136,7 @@ def test_greedy_targets_are_told_from_shared_beginnings() -> None:
     model = build("llama")
     runner = TransformersRunner(loaded(model), None)
     requests = window_requests(*few_shot(), "d", greedy=True)
-    found = score(runner, requests, JOB)
+    found = score_requests(runner, requests, JOB)
     assert runner._beginnings is not None
     expected = []
     for index in range(len(requests)):

@@ -9,7 +9,7 @@ import torch
 from pytest_lmgate.engines.tokenizers import quiet, tokenizer_facts
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.errors import DataError, ModelError, NonFiniteError
-from pytest_lmgate.measure.loop import Job, score
+from pytest_lmgate.measure.loop import Job, score_requests
 from pytest_lmgate.windows.requests import Pair, encode_pairs, pair_requests
 from tests.engines.transformers.measuring import measure_conditional_nll
 from tests.engines.transformers.writing import PROMPTS, prompts
@@ -52,7 +52,9 @@ def test_nlls_are_the_models_own_in_any_batch(name: str) -> None:
     assert expected.std() > 0.2
     for size in (1, "auto") if name == "t5" else (3,):
         runner = TransformersRunner(loaded(model, TOKENIZER), None)
-        found = score(runner, pair_requests(pairs, "rows"), Job(model="m", dataset="rows", batch_size=size)).nll
+        found = score_requests(
+            runner, pair_requests(pairs, "rows"), Job(model="m", dataset="rows", batch_size=size)
+        ).nll
         np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
         assert (runner._scorer.head is not None) == (name not in PLAIN)
 
