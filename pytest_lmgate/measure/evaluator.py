@@ -39,7 +39,7 @@ from pytest_lmgate.identity import Snapshot, replaced_in_libraries, summarize
 from pytest_lmgate.measure.binding import Bound, BoundGate, DataRef, ModelRef, Names, bind, bind_gate
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.likelihoods import ConditionalLikelihoods
-from pytest_lmgate.measure.lookup import Measured, Measurements
+from pytest_lmgate.measure.lookup import Measurements
 from pytest_lmgate.measure.loop import Log
 from pytest_lmgate.measure.measurement import CausalLikelihoods, Measurement
 from pytest_lmgate.measure.results import ResultScores, ResultsRequest, results_model
@@ -184,8 +184,12 @@ class Resolver:
                 lambda: corpus_from_rows(rows_in_memory(ref.rows, of="texts"), name=ref.name),
             )
         path = self._project.path(ref.spec.path) if ref.spec.path else None
-        read = partial(read_corpus, ref.spec, path, name=ref.name, offline=self._options.offline)
-        return replace(self._read_entry("texts", ref, read), has_entry=ref.name in self._project.spec.datasets)
+
+        def read() -> Corpus:
+            corpus = read_corpus(ref.spec, path, name=ref.name, offline=self._options.offline)
+            return replace(corpus, has_entry=ref.name in self._project.spec.datasets)
+
+        return self._read_entry("texts", ref, read)
 
     def rows(self, given: Any) -> DatasetRows:
         """Read a dataset's rows with all their columns, and those of its few-shot examples."""
@@ -364,8 +368,10 @@ class Evaluator:
         if bound.measurement is None:
             score, remarks = self._of_texts(bound, expect, started), list[str]()
         else:
-            made = self._made(bound, expect)
+            ready = partial(self._ready, bound, expect)
+            made = self.measurements.get_or_measure(ready(), ready)
             measurement = made.measurement
+            self._dated.add(measurement.chats)
             remarks = measurement.doubts(made.statistics)
             score = measurement.scored(made.statistics).placed(
                 model=measurement.model.name,
@@ -381,21 +387,15 @@ class Evaluator:
             self.log.remark(remark)
         return score
 
-    def _made(self, bound: Bound, expect: Expect = lambda *_: None) -> Measured:
-        """Open and measure what is bound, and say what is to be said of its models and data."""
-        ready = partial(self._ready, bound, expect)
-        made = self.measurements.get_or_measure(ready(), ready)
-        self._dated.add(made.measurement.chats)
-        for remark in made.measurement.remarks:
-            self.log.remark(remark)
-        return made
-
     def compare(self, what: EvaluationSpec | Bound) -> Divergence:
         """Measure all figures of a model and its reference."""
         started, bound = time.monotonic(), self.bind(what)
-        made = self._made(bound)
+        made = self.measurements.get_or_measure(self.open(bound), partial(self.open, bound))
         measurement = made.measurement
+        self._dated.add(measurement.chats)
         assert isinstance(measurement, Divergences)
+        for doubt in measurement.doubts(made.statistics):
+            self.log.remark(doubt)
         signature = measurement.signature.plus(*measurement.named_settings)
         return divergence(made.statistics, signature=signature).placed(
             model=measurement.model.name,

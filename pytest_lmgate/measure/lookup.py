@@ -173,32 +173,28 @@ class Measurements:
         `describe` makes it again if a model's files change while they are loaded, as when a training run saves a new
         checkpoint.
         """
-        for _ in range(_ATTEMPTS - 1):
-            try:
-                return self._got_or_measured(measurement)
-            except FilesChanged:
-                if describe is None:
-                    raise
-            measurement = describe()
-        return self._got_or_measured(measurement)
-
-    def _got_or_measured(self, measurement: Measurement[Any]) -> Measured:
-        if found := self._found(measurement):
-            return found
-        fingerprint, reason = measurement.fingerprint, self._why_uncacheable(measurement)
-        wait, speed = partial(self._say_waiting, measurement), dict[str, float]()
-        with contextlib.nullcontext() if reason else self.store.lock(fingerprint, wait):
-            if found := self._found(measurement):  # another process made it meanwhile
+        for attempt in range(1, _ATTEMPTS + 1):
+            if found := self._found(measurement):
                 return found
-            self.lookups.append(self._missed(measurement))
-            try:
-                measured = measurement.measure(self._context(measurement, speed, is_kept=not reason))
-                encoded = measurement.encode(measured)
-            finally:
-                self._say(measurement, self._warnings_of(measurement))
-            facts = {**encoded.facts, **speed}
-            self._keep(measurement, measured, replace(encoded, facts=facts), reason)
-            return self._measured(measurement, measured, cached=False)
+            fingerprint, reason = measurement.fingerprint, self._why_uncacheable(measurement)
+            wait, speed = partial(self._say_waiting, measurement), dict[str, float]()
+            with contextlib.nullcontext() if reason else self.store.lock(fingerprint, wait):
+                if found := self._found(measurement):  # another process made it meanwhile
+                    return found
+                self.lookups.append(self._missed(measurement))
+                try:
+                    measured = measurement.measure(self._context(measurement, speed, is_kept=not reason))
+                    encoded = measurement.encode(measured)
+                except FilesChanged:
+                    if describe is None or attempt == _ATTEMPTS:
+                        raise
+                else:
+                    self._keep(measurement, measured, replace(encoded, facts={**encoded.facts, **speed}), reason)
+                    return self._measured(measurement, measured, cached=False)
+                finally:
+                    self._say(measurement, self._warnings_of(measurement))
+            measurement = describe()
+        raise AssertionError
 
     def _say_waiting(self, measurement: Measurement[Any]) -> None:
         self.log.note(f"another process is measuring {measurement.words}; waiting for it")
@@ -439,6 +435,9 @@ class Measurements:
         return [list(self._load_warnings.get(_key(model), ())) for model in measurement.models]
 
     def _say(self, measurement: Measurement[Any], warnings: Sequence[Sequence[str]]) -> None:
+        """Say what is to be said of the models and the data, and of loading each model."""
+        for remark in measurement.remarks:
+            self.log.remark(remark)
         for model, texts in zip(measurement.models, warnings, strict=False):
             for text in texts:
                 self.log.remark(f"model {model.name!r} was loaded with a warning of {text}")
