@@ -455,9 +455,8 @@ def read_results(text: bytes, where: str) -> Results:
     try:
         return msgspec.json.decode(text, type=Results)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # also of the wrong type
-        raise RecordError(
-            f"{where}: no JSON report, or record of --lmgate-history, of schema 1: {error}; restore or remove the file"
-        ) from None
+        why = "a plan, which measures nothing" if b'"plan-1"' in text[:99] else f"{error}; restore or remove the file"
+        raise RecordError(f"{where}: no JSON report, or record of --lmgate-history, of schema 1: {why}") from None
 
 
 def _open(ends: tuple[float | None, float | None] | None) -> tuple[float, float] | None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from pytest_lmgate.data.corpus import Corpus, shortened
 from pytest_lmgate.engines.base import Model
-from pytest_lmgate.errors import ModelError
+from pytest_lmgate.errors import ConfigError, ModelError
 from pytest_lmgate.measure.binding import Bound
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
@@ -124,7 +124,10 @@ class Steps:
 def bind_pair(evaluator: Evaluator, names: Sequence[Any], protocol: WindowProtocol) -> Bound:
     """Bind the comparison of a candidate with its reference on a dataset, in this order."""
     candidate, reference, dataset = names
-    return evaluator.bind(EvaluationSpec("compare", candidate, dataset, DivergenceRequest(reference, protocol)))
+    bound = evaluator.bind(EvaluationSpec("compare", candidate, dataset, DivergenceRequest(reference, protocol)))
+    if bound.model == bound.reference:
+        raise ConfigError(f"--against: expected the original of {candidate!r}, but both have the same weights")
+    return bound
 
 
 def why(

@@ -202,14 +202,15 @@ def test_what_was_read_is_counted_in_rows_or_in_the_windows_of_a_text(folder: Pa
         ((*KL, "--write-gguf", "/proc/mixed.gguf"), 3, "--write-gguf /proc/mixed.gguf: cannot be written: "),
         ((*KL, "--write", "same", "--html", "./same"), 3, "expected a file for each of --write and --html"),
         (("damaged", "rows", *FLOAT, "--config", "wrong.yaml"), 3, "kl_max.sigma: unknown argument"),
+        (("why", "float", "rows", *FLOAT), 3, "have the same weights"),
     ],
 )
-def test_what_cannot_be_fixed_is_said(
+def test_what_cannot_be_fixed_or_explained_is_said(
     folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], rc: int, says: str
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "300")
-    done = CliRunner().invoke(app, ["fix", *arguments])
+    done = CliRunner().invoke(app, [*arguments] if arguments[0] == "why" else ["fix", *arguments])
     assert (3 if isinstance(done.exception, LmgateError) else done.exit_code) == rc
     assert says in (done.stderr if rc == 2 else str(done.exception))
 

@@ -188,11 +188,13 @@ def test_what_cannot_be_compared_is_an_error(both: tuple[Path, Path], tmp_path: 
     keep(tmp_path / "runs", 3, [gate("a", 9.0)], commit="2222bbbb2222")
     bad, twice = tmp_path / "bad.json", report(tmp_path / "twice.json", *[gate("a", 9.0)] * 2)
     bad.write_text('{"schema": 1, "gates": [{"id": "a"}]}')
+    (tmp_path / "plan.json").write_text('{"schema": "plan-1", "gates": ["a"]}')
     other = report(tmp_path / "other.json", gate("other", 9.0))
     for arguments, words in (
         ((both[0], tmp_path / "gone.json"), "--history"),
         ((both[0], bad), "bad.json: "),
         ((bad, both[0]), "bad.json: "),
+        ((tmp_path / "plan.json", both[0]), "a plan"),
         ((both[0], twice), "::a appears twice"),
         ((both[0], other), "in both"),
         ((COMMITS[1], "beef", "--history", tmp_path / "runs"), "commit beef"),
