@@ -35,9 +35,8 @@ from pytest_lmgate.judge.verdict import (
 from pytest_lmgate.measure.binding import Bound, BoundGate, DataRef
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.measurement import same_numbers
-from pytest_lmgate.measure.results import ResultScores
+from pytest_lmgate.measure.results import ResultScores, require_one_scale
 from pytest_lmgate.measure.targets import PlacesCache
-from pytest_lmgate.metrics.results import require_one_scale
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.gates import Gate, LimitGate, NoRegression

@@ -19,9 +19,8 @@ from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.likelihoods import ConditionalLikelihoods, MaskedLikelihoods
 from pytest_lmgate.measure.measurement import CausalLikelihoods, Measurement, digest_of_targets
-from pytest_lmgate.measure.results import ResultScores
+from pytest_lmgate.measure.results import ResultScores, tags_of_rows
 from pytest_lmgate.metrics.likelihoods import TargetLayout
-from pytest_lmgate.metrics.results import tags_of_rows
 from pytest_lmgate.settings.gates import EvaluationSpec
 from pytest_lmgate.windows.requests import TargetPlaces, places_of_pairs, places_of_pieces, places_of_windows
 from pytest_lmgate.windows.tokens import TokenizerFacts

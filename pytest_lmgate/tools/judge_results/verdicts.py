@@ -13,7 +13,7 @@ from pytest_lmgate.errors import ComparisonError, LmgateError
 from pytest_lmgate.judge.attribution import Attribution, tag_changes
 from pytest_lmgate.judge.result import Verdict
 from pytest_lmgate.judge.verdict import compare_samples, compared_verdict, row_changes
-from pytest_lmgate.metrics.results import scores_of, tags_of_rows
+from pytest_lmgate.measure.results import scores_of, tags_of_rows
 from pytest_lmgate.report.explanation import explain
 from pytest_lmgate.report.terminal import summary_lines
 from pytest_lmgate.report.text import counted
