@@ -81,9 +81,18 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.set_threshold(20_000, 20, 100)  # what tests import while they run would be searched again and again
 
 
+_begun: set[Path] = set()  # modules of tests
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Refuse torch to a test that is not marked."""
+    """Refuse torch to a test that is not marked; leave what earlier modules imported out of garbage collections.
+
+    Each model that is closed, and each batch that is halved, has a collection, which would look at all of that again.
+    """
+    if item.path not in _begun:
+        _begun.add(item.path)
+        gc.freeze()
     if item.get_closest_marker("torch"):
         return (yield)
     with torch_guard.refused():

@@ -2,7 +2,7 @@
 
 import ast
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "pytest_lmgate"
@@ -19,9 +19,9 @@ def is_named(node: ast.AST, *names: str) -> bool:
     return isinstance(node, ast.Name) and node.id in names
 
 
-def defined(tree: ast.AST) -> Iterator[str]:
+def defined(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Yield the private names that code gives to classes, functions, variables and attributes of its own."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -30,9 +30,9 @@ def defined(tree: ast.AST) -> Iterator[str]:
             yield node.attr
 
 
-def used(tree: ast.AST) -> Iterator[tuple[str, str]]:
+def used(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
     """Yield what code reads, as its text, and the private name in it."""
-    for node in ast.walk(tree):
+    for node in nodes:
         names: list[object] = []
         if isinstance(node, ast.Attribute):
             names = [node.attr]
@@ -46,12 +46,12 @@ def used(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 def foreign(codes: dict[str, str]) -> list[str]:
     """Return uses of private names that no code defines; of ``super()``, also those that one class alone defines."""
-    trees = {file: ast.parse(code) for file, code in codes.items()}
-    own = Counter(name for tree in trees.values() for name in defined(tree))
+    nodes = {file: [*ast.walk(ast.parse(code))] for file, code in codes.items()}
+    own = Counter(name for each in nodes.values() for name in defined(each))
     return [
         f"{file}: {text}"
-        for file, tree in trees.items()
-        for text, name in used(tree)
+        for file, each in nodes.items()
+        for text, name in used(each)
         if name not in DOCUMENTED and own[name] < (2 if text.startswith("super()") else 1)
     ]
 

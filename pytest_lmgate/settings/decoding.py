@@ -28,6 +28,7 @@ from pytest_lmgate.settings.gate_options import (
     SelfDivergenceRequest,
     TextRequest,
     WindowProtocol,
+    fields_of,
 )
 from pytest_lmgate.settings.gates import (
     EvaluationSpec,
@@ -76,13 +77,11 @@ _MEANT: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("window", "context", "context_length"), ("max_length",)),
 }
 """What people write for an argument, and those that they may mean: the first that a marker has."""
-# msgspec evaluates a record's annotations each time, and the markers share records: 2 ms of a session, not 12.
-_fields = functools.cache(structs.fields)
 
 
 def flat_fields(kind: type[msgspec.Struct]) -> Iterator[tuple[structs.FieldInfo, type[msgspec.Struct]]]:
     """Yield a record's fields and the record that has each; a field that is a record stands for its own fields."""
-    for field in _fields(kind):
+    for field in fields_of(kind):
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct) and field.type is not EvaluationSpec:
             yield from flat_fields(field.type)
         elif field.encode_name not in _DERIVED:
@@ -313,7 +312,7 @@ def convert(given: Mapping[str, Any], kind: type[T], *, strict: bool = True) -> 
             if absent := re.search(r"missing required field `(\w+)`$", str(error)):
                 raise ConfigError.of(absent[1], "it is required, but it is not there") from None
             wrong = re.split(r"\W", str(error).rpartition("$.")[2])[0]
-    field = next(each for each in structs.fields(kind) if each.encode_name == wrong)
+    field = next(each for each in fields_of(kind) if each.encode_name == wrong)
     raise ConfigError.of(wrong, _problem(field, given[wrong]))
 
 

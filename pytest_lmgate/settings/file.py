@@ -96,7 +96,7 @@ class _Document:
 
     def entry(self, data: object, kind: type[Any], *keys: str) -> Any:
         entry = self.mapping(data, *keys)
-        self.require_known(entry, (each.encode_name for each in msgspec.structs.fields(kind)), *keys)
+        self.require_known(entry, kind.__struct_encode_fields__, *keys)
         for key, inside in (("server", ServerSpec), ("results", ResultsSpec)) if kind is ModelSpec else ():
             if isinstance(entry.get(key), dict):
                 self.entry(entry[key], inside, *keys, key)  # an error names the key in it

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from pytest_lmgate.errors import ConfigError, encodable, escape_controls
 from pytest_lmgate.settings.gate_options import (
@@ -22,6 +22,7 @@ from pytest_lmgate.settings.gate_options import (
     SelfDivergenceRequest,
     TextRequest,
     WindowProtocol,
+    fields_of,
 )
 from pytest_lmgate.settings.metrics import MARKERS, METRICS, NO_REGRESSION, USERS_METRIC, Direction
 
@@ -387,7 +388,7 @@ _NAMED_ELSEWHERE = ("metric", "reference", "predictions", "references")
 
 def _unusual(record: msgspec.Struct) -> Iterator[tuple[str, Any]]:
     """Yield the arguments of a request that differ from their defaults."""
-    for field in fields(record):
+    for field in fields_of(type(record)):
         value = getattr(record, field.name)
         if isinstance(value, msgspec.Struct):
             yield from _unusual(value)

@@ -1,15 +1,14 @@
 """``--lmgate-report eval-results:DIR``: huggingface_hub reads it, and its values are those of the JSON report."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from huggingface_hub import EvalResultEntry, parse_eval_result_entries
 
-from tests.end_to_end.projects import Project, marked
+from tests.end_to_end.projects import Project, environment, marked
+from tests.warm import run_warm, warm_python
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 # As the library caches a dataset that it read on the hub; a process of its own, since HF_HOME is read at import.
@@ -62,8 +61,9 @@ def env(project: Project) -> dict[str, str]:
         folder.mkdir(parents=True)
     (repository / "refs" / "main").write_text(COMMIT)
     (snapshot / "eval.yaml").write_text(EVAL_YAML)
-    command = [sys.executable, "-c", CACHE_DATASET, str(rows), str(home), COMMIT]
-    subprocess.run(command, env={"PATH": "", **env}, check=True, capture_output=True)
+    python, command = warm_python(environment(), "torch"), ("-c", CACHE_DATASET, str(rows), str(home), COMMIT)
+    made = run_warm(python, *command, folder=project.folder, environment={"PATH": "", **env})
+    assert made.returncode == 0, made.stderr
     project.add("datasets", quiz=f"{HUB}, {QUIZ}", few=f"{HUB}, {QUIZ}, limit: 9", texts=HUB)
     return env
 

@@ -29,8 +29,7 @@ BOT = "github-actions[bot]"
 
 _GH = """\
 #!{python}
-import base64, hashlib, json, os, re, sys
-from urllib.parse import unquote
+import json, os, re, sys  # the others where they are needed, since they take as long to import as all the rest
 
 def end(message):
     print(message, file=sys.stderr)
@@ -78,6 +77,8 @@ elif match := re.fullmatch(r"repos/o/r/issues/comments/(\\d+)", page):
     (comment,) = [each for each in state["comments"] if each["id"] == int(match[1])]
     comment["body"] = body
 elif match := re.fullmatch(r"repos/o/r/contents/(.+)", page):
+    import base64, hashlib
+    from urllib.parse import unquote
     name = unquote(match[1])
     known = state["files"].get(name)
     sha = None if known is None else hashlib.sha1(b"blob %d\\0" % len(known.encode()) + known.encode()).hexdigest()
@@ -95,6 +96,7 @@ elif match := re.fullmatch(r"repos/o/r/contents/(.+)", page):
         state["files"][name] = base64.b64decode(request["content"]).decode()
 elif match := re.fullmatch(r"repos/o/r/issues/(\\d+)/labels/(.+)", page):
     assert method == "DELETE"
+    from urllib.parse import unquote
     state["labels"].remove(unquote(match[2]))
 else:
     end("gh: Not Found (HTTP 404): " + page)

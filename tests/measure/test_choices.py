@@ -109,7 +109,7 @@ for tasks, chat, *models in json.loads(sys.argv[1]):
 print("found:" + json.dumps(found))
 """
 TRAINED = ("stories260K-hf", "llama2xs-279K-hf")
-CLOZE = 15
+CLOZE = 8
 """Questions of a text of another size."""
 
 

@@ -37,9 +37,9 @@ def names(requirements) -> set[str]:
 
 
 def nodes_run_at_import(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node but those in function bodies and under `if TYPE_CHECKING`."""
+    """Every statement but those in function bodies and under `if TYPE_CHECKING`; no expression imports."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.expr):
             continue
         if isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
             continue

@@ -41,7 +41,7 @@ def test_nlls_by_the_head_are_the_log_softmax_of_the_models_own_logits_in_any_ba
 
     # Texts that begin alike: the beginning is read once where its keys and values can be kept.
     runner = TransformersRunner(loaded(model), None)
-    np.testing.assert_allclose(measured(runner)[1], naive_nll(model, *few_shot()), rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(measured(runner, 4)[1], naive_nll(model, *few_shot(4)), rtol=2e-5, atol=2e-5)
     assert (runner._beginnings is None) == (name in RECURRENT)
 
 

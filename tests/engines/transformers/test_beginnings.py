@@ -31,24 +31,24 @@ def of_texts(texts: list[Any], first: Any) -> tuple[Streams, WindowPlan]:
     return Streams(texts, None), WindowPlan(np.arange(len(texts)), zero, ends, np.array(first), zero.astype(bool))
 
 
-def few_shot() -> tuple[Streams, WindowPlan]:
-    """Five questions after the same examples with three choices each, and two questions of their own."""
+def few_shot(questions: int = 7) -> tuple[Streams, WindowPlan]:
+    """Questions with three choices each: all but two come after the same examples."""
     drawn = np.random.default_rng(4)
 
     def tokens(count: int) -> list[int]:
         return drawn.integers(3, VOCABULARY - 4, count).tolist()
 
     begun, texts, first = tokens(24), [], []
-    for question in range(7):
-        asked = [*(begun if question < 5 else tokens(12)), *tokens(3 + question)]
+    for question in range(questions):
+        asked = [*(begun if question < questions - 2 else tokens(12)), *tokens(3 + question)]
         for size in (1, 1, 2 + question):
             texts.append(np.array([*asked, *tokens(size)]))
             first.append(len(asked))
     return of_texts(texts, first)
 
 
-def measured(runner: TransformersRunner) -> tuple[Requests, np.ndarray]:
-    requests = window_requests(*few_shot(), "d")
+def measured(runner: TransformersRunner, questions: int = 7) -> tuple[Requests, np.ndarray]:
+    requests = window_requests(*few_shot(questions), "d")
     return requests, score_requests(runner, requests, JOB).nll
 
 

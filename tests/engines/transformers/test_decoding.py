@@ -11,7 +11,7 @@ from pytest_lmgate.engines.transformers.decoding import Decoding
 from pytest_lmgate.errors import ConfigError, ModelError
 from pytest_lmgate.measure.loop import Progress
 from pytest_lmgate.settings.gate_options import GenerationSettings
-from tests.engines.transformers.writing import PROMPTS, TOKENIZER, alone, prompts, subject, written
+from tests.engines.transformers.writing import NEW, PROMPTS, TOKENIZER, alone, prompts, subject, written
 from tests.models.encoders import encoder_decoder, framed_tokenizer
 from tests.models.zoo import build, loaded, lora, word_tokenizer
 
@@ -112,10 +112,10 @@ def test_tokens_that_a_model_must_not_write_or_must_write_first_are_the_checkpoi
 
 
 @pytest.mark.parametrize("pad", ["<pad>", "</s>", None])
-def test_any_padding_token_will_do(llama: Any, pad: str | None) -> None:
+def test_any_padding_token_will_do(llama: Any, plain: list[str], pad: str | None) -> None:
     tokenizer = word_tokenizer()
     tokenizer.pad_token = pad
-    assert written(llama, tokenizer, PROMPTS) == alone(llama, TOKENIZER, PROMPTS)
+    assert written(llama, tokenizer, PROMPTS) == plain
 
 
 def test_a_tokenizer_without_end_and_padding_writes_to_the_last_token() -> None:
@@ -141,7 +141,7 @@ def test_what_cannot_be_written_is_an_error() -> None:
 def test_a_batch_holds_as_many_rows_as_the_budget_has_tokens_for(
     llama: Any, monkeypatch: pytest.MonkeyPatch, how: dict[str, int], done: list[int]
 ) -> None:
-    monkeypatch.setattr(decoding, "_CPU_TOKENS", 3 * (9 + 12))
+    monkeypatch.setattr(decoding, "_CPU_TOKENS", 3 * (9 + NEW))
     rows: list[int] = []
     written(llama, TOKENIZER, prompts(*[9] * 7), progress=lambda progress: rows.append(progress.done), **how)
     assert rows == done
@@ -225,7 +225,7 @@ def test_special_tokens_before_a_cut_prompt_are_kept(llama: Any, read: list[list
     written(llama, bos, [row], truncate="left")
     written(encoder_decoder("bart"), framed_tokenizer("<s> $A </s>"), prompts(80), truncate="left", context=40)
     tokens = framed_tokenizer()(prompts(80)[0])["input_ids"][:-1]
-    assert read == [[1, *ids(row)[-51:]], [1, *ids(row)[-51:]], [1, *tokens[-38:], 2]]
+    assert read == [[1, *ids(row)[NEW - 63 :]], [1, *ids(row)[NEW - 63 :]], [1, *tokens[-38:], 2]]
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +242,7 @@ def test_the_tokenizers_eos_ends_a_text_too_but_no_sample(llama: Any, plain: lis
     chat = word_tokenizer()
     chat.eos_token = plain[1].split()[3]
     assert written(llama, chat, PROMPTS) == [_cut(text, chat.eos_token).rstrip() for text in plain]
-    settings = GenerationSettings(max_new_tokens=12, seed=1, temperature=1.0)
+    settings = GenerationSettings(max_new_tokens=NEW, seed=1, temperature=1.0)
     rows = [tuple(ids(PROMPTS[1]))] * 2
     drawn = [Decoding(loaded(llama, each), settings).drawn(rows, [0, 1]) for each in (chat, TOKENIZER)]
     assert [tokens for tokens, _ in drawn[0]] == [tokens for tokens, _ in drawn[1]]

@@ -20,6 +20,8 @@ def prompts(*lengths: int, seed: int = 0) -> list[str]:
     return [" ".join(words()[index] for index in generator.integers(0, 90, size=length)) for length in lengths]
 
 
+NEW = 8
+"""How many tokens are written, if a test says nothing else."""
 TOKENIZER = word_tokenizer()
 PROMPTS = prompts(3, 9, 1, 5, 9, 17, 4)
 
@@ -32,7 +34,7 @@ def subject(name: str) -> tuple[Any, Any]:
 def alone(model: Any, tokenizer: Any, rows: Sequence[str], **how: Any) -> list[str]:
     """Generate row by row, without padding."""
     config = transformers.GenerationConfig(
-        **{"max_new_tokens": 12, "do_sample": False, "eos_token_id": 2, "pad_token_id": 0,
+        **{"max_new_tokens": NEW, "do_sample": False, "eos_token_id": 2, "pad_token_id": 0,
            "decoder_start_token_id": getattr(model.config, "decoder_start_token_id", None), **how},
     )  # fmt: skip
     texts = []
@@ -57,5 +59,5 @@ def written(model: Any, tokenizer: Any, rows: Sequence[Any], *, context: int | N
     beside = {key: how.pop(key) for key in ("batch_size", "known", "save", "every", "progress") if key in how}
     stop = how.pop("stop", ())
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
-    settings = GenerationSettings(**{"max_new_tokens": 12, "stop": stops, **how})
+    settings = GenerationSettings(**{"max_new_tokens": NEW, "stop": stops, **how})
     return generate_texts(loaded(model, tokenizer), rows, settings, dataset="rows", context=context, **beside)
