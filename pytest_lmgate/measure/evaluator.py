@@ -372,7 +372,7 @@ class Evaluator:
             made = self.measurements.get_or_measure(ready(), ready)
             measurement = made.measurement
             self._dated.add(measurement.chats)
-            remarks = measurement.doubts(made.statistics)
+            remarks = [*measurement.remarks, *measurement.doubts(made.statistics)]
             score = measurement.scored(made.statistics).placed(
                 model=measurement.model.name,
                 dataset=measurement.data.name,
@@ -394,8 +394,8 @@ class Evaluator:
         measurement = made.measurement
         self._dated.add(measurement.chats)
         assert isinstance(measurement, Divergences)
-        for doubt in measurement.doubts(made.statistics):
-            self.log.remark(doubt)
+        for remark in (*measurement.remarks, *measurement.doubts(made.statistics)):
+            self.log.remark(remark)
         signature = measurement.signature.plus(*measurement.named_settings)
         return divergence(made.statistics, signature=signature).placed(
             model=measurement.model.name,

@@ -435,9 +435,6 @@ class Measurements:
         return [list(self._load_warnings.get(_key(model), ())) for model in measurement.models]
 
     def _say(self, measurement: Measurement[Any], warnings: Sequence[Sequence[str]]) -> None:
-        """Say what is to be said of the models and the data, and of loading each model."""
-        for remark in measurement.remarks:
-            self.log.remark(remark)
         for model, texts in zip(measurement.models, warnings, strict=False):
             for text in texts:
                 self.log.remark(f"model {model.name!r} was loaded with a warning of {text}")

@@ -109,6 +109,11 @@ def test_rows_that_were_joined_are_remarked_with_what_can_be_done(workplace: Any
     assert session.remarks == [f'many: {joined}; if they are one text, set join: "\\n\\n" {join}']
     _measure(session, dataset=rows, protocol=WindowProtocol(max_length=16))  # has no entry
     assert session.remarks[1].endswith(joined)
+    later = workplace.session()
+    _measure(later, dataset="many")  # with the stride that is the default, whose user knows what is read
+    assert later.remarks == []
+    _measure(later, dataset="many", protocol=WindowProtocol(max_length=16))  # of the same address
+    assert later.remarks == session.remarks[:1]
 
 
 def test_a_comparison_that_is_refused_runs_no_model_and_says_nothing_of_the_data(
