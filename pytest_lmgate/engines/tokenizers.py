@@ -38,9 +38,8 @@ def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
             with silently():
                 ids: Sequence[int] = tokenizer(text, add_special_tokens=special, **how)["input_ids"]
         except Exception as error:
-            raise _failed(
-                error, "is called as tokenizer(text, add_special_tokens=...) and returns a mapping with input_ids"
-            ) from error
+            expected = "is called as tokenizer(text, add_special_tokens=...) and returns a mapping with input_ids"
+            raise _failed(tokenizer, error, expected) from error
         return ids
 
     @functools.cache
@@ -49,13 +48,7 @@ def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
             with silently():
                 return str(tokenizer.decode(token))
         except Exception as error:
-            raise _failed(error, "returns a token's text by tokenizer.decode(id)") from error
-
-    def _failed(error: Exception, expected: str) -> ModelError:
-        return ModelError(
-            f"the tokenizer {type(tokenizer).__name__} failed: {type(error).__name__}: {error}; "
-            f"expected one that {expected}"
-        )
+            raise _failed(tokenizer, error, "returns a token's text by tokenizer.decode(id)") from error
 
     def placed(text: str, special: bool) -> Placed | None:
         if not getattr(tokenizer, "is_fast", False):
@@ -104,6 +97,11 @@ def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
         chat=chat if getattr(tokenizer, "chat_template", None) else None,
         vocabulary=getattr(tokenizer, "get_vocab", None),
     )
+
+
+def _failed(tokenizer: Any, error: Exception, expected: str) -> ModelError:
+    kind, what = type(tokenizer).__name__, f"{type(error).__name__}: {error}"
+    return ModelError(f"the tokenizer {kind} failed: {what}; expected one that {expected}")
 
 
 @contextlib.contextmanager

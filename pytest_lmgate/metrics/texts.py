@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -198,18 +199,7 @@ def text_score(
     details = {**further, "worst": tuple(show_row(row) for row in worst.tolist())}
     if metric.hint and (hint := metric.hint(texts.references)):
         details["hint"] = hint
-    stderr: float | None = None
-    interval: tuple[float, float] | None = None
-    if metric.is_mean:
-        noise = sample.noise()
-        stderr, interval = noise.stderr, sample.interval
-        details |= {"clusters": noise.clusters, "df": noise.df}
-    else:
-        details["clusters"] = len(sample.sums)
-        if len(sample.sums) > 1:
-            scores = resampled_scores(metric, resampled_sums(sample.sums))
-            stderr, interval = float(scores.std(ddof=1)), percentile_interval(scores)
-            details |= {"resamples": RESAMPLES, "seed": SEED}
+    stderr, interval, judged_by = _noise(metric, sample)
     return Score(
         value,
         metric=metric.name,
@@ -219,10 +209,23 @@ def text_score(
         stderr=stderr,
         interval=interval,
         signature=Signature.parse(metric.signed(texts.references)),
-        details=details,
+        details=details | judged_by,
         sample=sample,
         show_row=show_row,
     )
+
+
+def _noise(metric: TextMetric, sample: Sample) -> tuple[float | None, tuple[float, float] | None, dict[str, Any]]:
+    """Return standard error and interval, None with too few clusters, and what they were judged by."""
+    if metric.is_mean:
+        noise = sample.noise()
+        return noise.stderr, sample.interval, {"clusters": noise.clusters, "df": noise.df}
+    clusters = {"clusters": len(sample.sums)}
+    if len(sample.sums) < 2:
+        return None, None, clusters
+    scores = resampled_scores(metric, resampled_sums(sample.sums))
+    error, interval = float(scores.std(ddof=1)), percentile_interval(scores)
+    return error, interval, {**clusters, "resamples": RESAMPLES, "seed": SEED}
 
 
 def require_repeats(metric: TextMetric, repeats: int) -> None:
@@ -466,10 +469,6 @@ def exact(
 
     read: Callable[[str], Any] = (lambda text: number_in(plain(text))) if numeric else plain
 
-    def passed(texts: Sequence[str], matches: Floats) -> list[float]:
-        wrong = len(texts) - int(matches[:, 0].sum())
-        return [1 - math.comb(wrong, k) / math.comb(len(texts), k), 1]
-
     def voted(texts: Sequence[str], matches: Floats) -> Floats:
         answers = list(map(read, texts))
         of_most: Floats = matches[answers.index(Counter(answers).most_common(1)[0][0])]
@@ -496,9 +495,14 @@ def exact(
         lowest=0,
         highest=1,
         extraction=repeats["name"] or "" if repeats else variant,
-        of_repeats=(passed if k else voted) if repeats else None,
+        of_repeats=(partial(_passed, k=k) if k else voted) if repeats else None,
         least_repeats=max(2, k) if repeats else 1,
     )
+
+
+def _passed(texts: Sequence[str], matches: Floats, *, k: int) -> list[float]:
+    wrong = len(texts) - int(matches[:, 0].sum())
+    return [1 - math.comb(wrong, k) / math.comb(len(texts), k), 1]
 
 
 _OF_REPEATS = re.compile(r"((?P<name>.+):)?(?P<how>pass@(?P<k>[1-9]\d{0,3})|majority)")

@@ -283,7 +283,13 @@ def _report(calibration: Calibrated, name: str) -> tuple[list[str], dict[str, An
         counts = ", ".join(f"{count} {verdict.upper()}" for verdict, count in calibration.verdicts.items())
         lines.append(f"verdicts of {counted(sum(calibration.verdicts.values()), 'pair')} of runs: {counts}")
     lines += _remedies(calibration)
-    facts = {
+    return lines, _facts(calibration, name)
+
+
+def _facts(calibration: Calibrated, name: str) -> dict[str, Any]:
+    worth = calibration.worth
+    low, high = worth.badness.failing_between(worth.threshold)
+    return {
         "gate": name,
         "runs": [
             {"value": float(run.score), "batch_size": run.batch_size, "seed": run.seed} for run in calibration.runs
@@ -292,7 +298,7 @@ def _report(calibration: Calibrated, name: str) -> tuple[list[str], dict[str, An
         "deterministic": calibration.is_deterministic,
         "changed": worth.changed,
         "between_runs": worth.between_runs,
-        "between_rows": stderr,
+        "between_rows": calibration.runs[0].score.stderr or 0.0,
         "as_a_whole": worth.as_a_whole,
         "fails": worth.fails,
         "fails_between": [low, high],
@@ -303,7 +309,6 @@ def _report(calibration: Calibrated, name: str) -> tuple[list[str], dict[str, An
         "holding": _judged(calibration, _holding(calibration)),
         "verdicts": dict(calibration.verdicts),
     }
-    return lines, facts
 
 
 def _remedies(calibration: Calibrated) -> list[str]:

@@ -124,10 +124,7 @@ class Steps:
 def bind_pair(evaluator: Evaluator, names: Sequence[Any], protocol: WindowProtocol) -> Bound:
     """Bind the comparison of a candidate with its reference on a dataset, in this order."""
     candidate, reference, dataset = names
-    bound = evaluator.bind(EvaluationSpec("compare", candidate, dataset, DivergenceRequest(reference, protocol)))
-    if bound.model == bound.reference:
-        raise ConfigError(f"--against: expected the original of {candidate!r}, but both have the same weights")
-    return bound
+    return evaluator.bind(EvaluationSpec("compare", candidate, dataset, DivergenceRequest(reference, protocol)))
 
 
 def why(
@@ -146,6 +143,10 @@ def why(
     from pytest_lmgate.tools.fix.hybrids import Hybrids
 
     started, find = time.monotonic(), evaluator.resolver
+    if bound.model == bound.reference:
+        raise ConfigError(
+            f"--against: expected the original of {bound.what.model_name!r}, but both have the same weights"
+        )
     q, p, text = find.model(bound.model), find.model(bound.reference), find.corpus(bound.data)
     runners = evaluator.together(p, q)
     text = beginning(text, runners[0].tokenizer)

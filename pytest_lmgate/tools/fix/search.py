@@ -223,25 +223,17 @@ def fix(
         raise ConfigError(f"--bits: {q.name!r} is a GGUF, which has the bytes of its format: remove the option")
     runners = evaluator.together(p, q, *better)
     tokenizer = runners[0].tokenizer
-    request = bound.asked
-    text = beginning(text, tokenizer)
-    search, proof = split(text, by_document=limit.protocol.rules.by_document, seed=seed)
-    unit = "window" if any(half.is_one_text or len(half.rows) < 2 for half in (search, proof)) else "row"
+    text, whole_search, proof, unit = _halves(beginning(text, tokenizer), limit, seed)
+    comparison = partial(Divergences, "compare", q, asked=bound.asked, reference=p)
 
     def count(half: Corpus) -> int:
         if unit == "row" or not half.documents:
             return len(half.documents)
-        return len(Divergences("compare", q, half, request, p).planned(tokenizer)[1].targets)
+        return len(comparison(data=half).planned(tokenizer)[1].targets)
 
-    least, words = (LEAST_ROWS, "rows") if unit == "row" else (MIN_BLOCKS, "windows of a text without rows")
-    left = count(proof)
-    if (fewest := min(count(search), left)) < least:
-        raise DataError(
-            f"dataset {text.name!r}: expected at least {2 * least} {words} to search on one half and prove on the "
-            f"other, got {fewest} in one half"
-        )
-    search = shortened(search, int(tokens * characters_per_token(search, tokenizer)))
-    rows = count(search), left
+    _require_enough(text.name, unit, min(count(whole_search), count(proof)))
+    search = shortened(whole_search, int(tokens * characters_per_token(whole_search, tokenizer)))
+    rows = count(search), count(proof)
     hybrids: Hybrids | GgufHybrids
     reference: Model
     k, pair, original = (better[0], (runners[2], runners[1]), (p, runners[0])) if better else (p, runners, None)
@@ -254,10 +246,10 @@ def fix(
 
     most = len(hybrids.parts) + _ROUNDS + _DROPS + 5  # with the models themselves, all groups and the proof
     with Steps(evaluator, f"{q.name} against {p.name}", most, is_most=True) as steps:
-        signature = str(Divergences("compare", q, search, request, p).signature)
+        signature = str(comparison(data=search).signature)
 
         def measured(model: Model, corpus: Corpus = search) -> DivergenceStatistics:
-            statistics = steps.measure(partial(Divergences, "compare", model, corpus, request, reference))
+            statistics = steps.measure(partial(Divergences, "compare", model, corpus, bound.asked, reference))
             assert statistics is not None  # there is no deadline
             return statistics
 
@@ -281,12 +273,7 @@ def fix(
                 first = replace(first, judged=replace(judged, used=first.judged.used))
         best = limit.judge(floor)
         if best.outcome != "pass":
-            value, upper = (limit.shown(nats, best.limit) for nats in (best.value.mean, best.upper))
-            raise ModelError(
-                f"even {k.name!r} does not pass: {value}, at most {upper} on {rows[0]} searched {unit}s, and the limit "
-                f"is {limit.shown(best.limit, best.upper)}; no groups kept as in it can help {q.name!r}: expected a "
-                "model of higher precision, more rows or a higher limit"
-            )
+            raise _beyond_help(best, limit, f"{rows[0]} searched {unit}s", k.name, q.name)
         extra, size = _extra_bytes(hybrids, q, k, bits, keep_bits)
         costs = [float((measured(hybrids.model(part, healed=False)).kl - floor.kl).mean()) for part in hybrids.parts]
         costs = [cost if cost > SMALLEST else 0.0 for cost in costs]
@@ -311,16 +298,42 @@ def fix(
         )  # fmt: skip
         if not result.is_within_budget:
             return result
-        kept = [hybrids.parts[index] for index in chosen.kept]
         result = replace(result, proof=limit.judge(compose(chosen.kept, proof)))
-        if isinstance(hybrids, GgufHybrids):
-            if write_gguf is not None:
-                hybrids.write(kept, write_gguf)
-            return replace(result, tensor_types=tuple(hybrids.tensor_types(kept)))
-        paths: dict[bool, list[str]] = {True: [], False: []}
-        for part in (*kept, *hybrids.unchanged):
-            paths[hybrids.is_original(part)] += hybrids.linear(part)
-        return replace(result, linear=tuple(paths[True]), second=tuple(paths[False]))
+        kept = [hybrids.parts[index] for index in chosen.kept]
+        if not isinstance(hybrids, GgufHybrids):
+            paths: dict[bool, list[str]] = {True: [], False: []}
+            for part in (*kept, *hybrids.unchanged):
+                paths[hybrids.is_original(part)] += hybrids.linear(part)
+            return replace(result, linear=tuple(paths[True]), second=tuple(paths[False]))
+        if write_gguf is not None:
+            hybrids.write(kept, write_gguf)
+        return replace(result, tensor_types=tuple(hybrids.tensor_types(kept)))
+
+
+def _halves(text: Corpus, limit: Limit, seed: int) -> tuple[Corpus, Corpus, Corpus, str]:
+    """Return a text, its half to search, its half to prove, and what is counted: rows, or windows if it has none."""
+    search, proof = split(text, by_document=limit.protocol.rules.by_document, seed=seed)
+    without_rows = any(half.is_one_text or len(half.rows) < 2 for half in (search, proof))
+    return text, search, proof, "window" if without_rows else "row"
+
+
+def _require_enough(dataset: str, unit: str, fewest: int) -> None:
+    least, words = (LEAST_ROWS, "rows") if unit == "row" else (MIN_BLOCKS, "windows of a text without rows")
+    if fewest < least:
+        raise DataError(
+            f"dataset {dataset!r}: expected at least {2 * least} {words} to search on one half and prove on the "
+            f"other, got {fewest} in one half"
+        )
+
+
+def _beyond_help(best: Trial, limit: Limit, searched: str, better: str, candidate: str) -> ModelError:
+    """Say that even with all groups kept the gate does not pass."""
+    value, upper = (limit.shown(nats, best.limit) for nats in (best.value.mean, best.upper))
+    return ModelError(
+        f"even {better!r} does not pass: {value}, at most {upper} on {searched}, and the limit is "
+        f"{limit.shown(best.limit, best.upper)}; no groups kept as in it can help {candidate!r}: expected a model of "
+        "higher precision, more rows or a higher limit"
+    )
 
 
 def _engine(candidate: Model, *others: Model) -> str:

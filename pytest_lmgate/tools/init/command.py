@@ -90,29 +90,8 @@ def init(
     if rows is not None and dataset is not None and dataset.suffix != ".jsonl":
         raise typer.BadParameter(f"--rows counts rows of a .jsonl file, and {dataset} is one text: shorten the file")
     folder = here.start
-    paths, texts = ([], []) if model and dataset is not None else find_places(folder)
-    if not model:
-        pairs = originals(paths[:_SHOWN])
-        paths = [*pairs, *(path for path in paths if path not in pairs)]  # a model with an original comes first
-        against_words = {path: f", against {_relative(original, folder)}" for path, original in pairs.items()}
-        shown = {path: f"{_relative(path, folder)}{against_words.get(path, '')}" for path in paths}
-        model = _ask("model", "a folder with config.json and *.safetensors, or a .gguf file", shown, yes=yes)
-    if dataset is None:
-        looked_for = f"a {'.txt, .raw or .jsonl' if rows is None else '.jsonl'} file"
-        tokens = {path: count_tokens(path, rows) for path in texts if rows is None or path.suffix == ".jsonl"}
-        # The smallest that is long enough comes first.
-        enough = _ENOUGH["causal"]
-        texts = sorted(tokens, key=lambda path: (tokens[path] < enough, abs(tokens[path] - enough)))
-        shown = {path: f"{_relative(path, folder)}  about {tokens[path]:,} tokens" for path in texts}
-        (dataset,) = _ask("dataset", looked_for, shown, yes=yes)
-    chosen, text = [path.absolute() for path in model], dataset.absolute()
-    pairs = _pairs(chosen, against, paths)
-
-    names: dict[Path, str] = {}
-    for path in [*chosen, *pairs.values()]:
-        name = path.resolve().name if path.is_dir() else path.resolve().stem
-        is_taken = name in ("baseline", *names.values())  # against: baseline is the committed one
-        names.setdefault(path, f"{name}-{len(names) + 1}" if is_taken else name)
+    chosen, text, pairs = _chosen(folder, model or [], dataset, rows, against, yes=yes)
+    names = _names([*chosen, *pairs.values()])
     models = {name: {"path": _relative(path, folder)} for path, name in names.items()}
     column = text_column(text) if text.suffix == ".jsonl" else None
     entry = {"path": _relative(text, folder), "text": None if column == "text" else column, "limit": rows}
@@ -132,14 +111,8 @@ def init(
         seconds = _estimate(session, list(names.values()), data, window)
         proposals = {path: propose(session, names[path], data, margin / 100, window) for path in chosen}
         for path, larger in pairs.items():
-            try:
-                add_pair(session, proposals[path], names[larger])
-            except LmgateError as error:
-                if against is not None:
-                    raise
-                note(f"no gate of {names[path]} against {names[larger]}: {error}")
-                if larger not in chosen:
-                    models.pop(names[larger], None)
+            if not _added(session, proposals[path], names, larger, must=against is not None) and larger not in chosen:
+                models.pop(names[larger], None)
     try:
         _write(here, files, sections, list(proposals.values()))
     except OSError as error:
@@ -154,6 +127,51 @@ def init(
         f"Run pytest, and commit these files. A changed model takes about {about(seconds)}.",
     ]
     show({"files": written, "gates": gates}, "\n".join(lines), as_json=as_json)
+
+
+def _chosen(
+    folder: Path, model: list[Path], dataset: Path | None, rows: int | None, against: Path | None, *, yes: bool
+) -> tuple[list[Path], Path, dict[Path, Path]]:
+    """Return the checkpoints to gate, the text, and the originals of checkpoints; what is not given is asked for."""
+    paths, texts = ([], []) if model and dataset is not None else find_places(folder)
+    if not model:
+        pairs = originals(paths[:_SHOWN])
+        paths = [*pairs, *(path for path in paths if path not in pairs)]  # a model with an original comes first
+        against_words = {path: f", against {_relative(original, folder)}" for path, original in pairs.items()}
+        shown = {path: f"{_relative(path, folder)}{against_words.get(path, '')}" for path in paths}
+        model = _ask("model", "a folder with config.json and *.safetensors, or a .gguf file", shown, yes=yes)
+    if dataset is None:
+        looked_for = f"a {'.txt, .raw or .jsonl' if rows is None else '.jsonl'} file"
+        tokens = {path: count_tokens(path, rows) for path in texts if rows is None or path.suffix == ".jsonl"}
+        # The smallest that is long enough comes first.
+        enough = _ENOUGH["causal"]
+        texts = sorted(tokens, key=lambda path: (tokens[path] < enough, abs(tokens[path] - enough)))
+        shown = {path: f"{_relative(path, folder)}  about {tokens[path]:,} tokens" for path in texts}
+        (dataset,) = _ask("dataset", looked_for, shown, yes=yes)
+    chosen = [path.absolute() for path in model]
+    return chosen, dataset.absolute(), _pairs(chosen, against, paths)
+
+
+def _names(paths: list[Path]) -> dict[Path, str]:
+    """Return a name of lmgate.yaml for each checkpoint."""
+    names: dict[Path, str] = {}
+    for path in paths:
+        name = path.resolve().name if path.is_dir() else path.resolve().stem
+        is_taken = name in ("baseline", *names.values())  # against: baseline is the committed one
+        names.setdefault(path, f"{name}-{len(names) + 1}" if is_taken else name)
+    return names
+
+
+def _added(session: Measuring, proposal: Proposal, names: dict[Path, str], larger: Path, *, must: bool) -> bool:
+    """Add the comparison with an original to a checkpoint's proposal; say why, if it cannot be compared."""
+    try:
+        add_pair(session, proposal, names[larger])
+    except LmgateError as error:
+        if must:
+            raise
+        note(f"no gate of {proposal.model} against {names[larger]}: {error}")
+        return False
+    return True
 
 
 def find_places(folder: Path) -> tuple[list[Path], list[Path]]:

@@ -367,13 +367,11 @@ def _text_gates(
             elif repeated and (metric != "exact_match" or not standard or steps is None):
                 notes.append(f"{metric} is left out: it would be a mean over the {repeats} texts of a row")
             elif steps is not None and standard and metric == "exact_match" and name == "mean":
-                options: dict[str, Any] = {"strip": False}
-                for key, value in metric_options(task, metric).items():
-                    if value:
-                        options[_EXACT_OPTIONS[key]] = value if key == "regexes_to_ignore" else True
+                given = {key: value for key, value in metric_options(task, metric).items() if value}
+                options = {_EXACT_OPTIONS[key]: given[key] if key == "regexes_to_ignore" else True for key in given}
                 variant = extraction_name(ensemble.name)
                 extractions[variant] = steps
-                gates.append(("exact", {"variant": variant, **options}))
+                gates.append(("exact", {"variant": variant, "strip": False, **options}))
             elif steps is not None and standard and metric in _CORPUS_METRICS and name == metric:
                 if names - {"take_first", "remove_whitespace"}:  # white space at the ends changes none of them
                     notes.append(f"{metric} is left out: it scores a part of the text")
