@@ -27,7 +27,6 @@ from pytest_lmgate.measure.measurement import (
     digest_of_text,
     require,
     template_address,
-    with_hint,
 )
 from pytest_lmgate.measure.rows import DatasetRows
 from pytest_lmgate.metrics.likelihoods import ChoiceStatistics, LikelihoodStatistics, TargetLayout, TargetStatistics
@@ -191,9 +190,7 @@ class ConditionalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
         )
 
     def score(self, statistics: LikelihoodStatistics) -> Score:
-        found = self.metric_score(statistics, unit=self.asked.unit, metric=self.metric)
-        lost = "" if statistics.lost is None else statistics.lost_share
-        return with_hint(found, self.model.name, lost) if lost else found
+        return self.metric_score(statistics, unit=self.asked.unit, metric=self.metric, model=self.model.name)
 
     def tokens(self, tokenizer: TokenizerFacts) -> int:
         return pair_requests(self._pairs(tokenizer), self.data.name).tokens

@@ -189,7 +189,7 @@ class Measurements:
                     if describe is None or attempt == _ATTEMPTS:
                         raise
                 else:
-                    self._keep(measurement, measured, replace(encoded, facts={**encoded.facts, **speed}), reason)
+                    self._keep(measurement, measured, encoded, speed, reason)
                     return self._measured(measurement, measured, cached=False)
                 finally:
                     self._say(measurement, self._warnings_of(measurement))
@@ -223,7 +223,14 @@ class Measurements:
                 return model.not_kept
         return ""
 
-    def _keep(self, measurement: Measurement[T], measured: T, encoded: StoredResult, uncacheable: str) -> None:
+    def _keep(
+        self,
+        measurement: Measurement[T],
+        measured: T,
+        encoded: StoredResult,
+        speed: Mapping[str, float],
+        uncacheable: str,
+    ) -> None:
         address = measurement.fingerprint.address
         # Workers of a cluster are other machines.
         device = measurement.model.device  # empty where no model ran here
@@ -245,6 +252,7 @@ class Measurements:
                 "device": measurement.model.device,
                 "hardware": hardware,
                 "load_warnings": self._warnings_of(measurement),
+                **speed,
             }
             self.store.put(measurement.fingerprint, replace(encoded, facts={**encoded.facts, **about}))
             for model in measurement.models:

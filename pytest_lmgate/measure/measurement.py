@@ -438,15 +438,14 @@ class CausalLikelihoods(WindowMeasurement[LikelihoodStatistics]):
 
     def score(self, statistics: LikelihoodStatistics) -> Score:
         self._require_sizes(statistics.scored)
-        found = self.metric_score(
+        return self.metric_score(
             statistics,
             unit=self.asked.unit,
             average=self._average,
             iid=self.windowing.rules.iid,
             metric=self.metric,
+            model=self.model.name,
         )
-        lost = "" if statistics.lost is None else statistics.lost_share
-        return with_hint(found, self.model.name, lost) if lost else found
 
     def _require_sizes(self, scored: Floats | None) -> None:
         if scored is None and self.asked.unit != "token":
@@ -467,12 +466,3 @@ class CausalLikelihoods(WindowMeasurement[LikelihoodStatistics]):
             text = [("text", "scored")]  # the unit once counted the whole text
         own = ("average", self._average), ("unit", self.asked.unit), *text, ("version", __version__)
         return self.windowing.signature.plus(*own)
-
-
-def with_hint(score: Score, model: str, lost: str) -> Score:
-    """Have the summary say that a tokenizer loses part of the text, for which the model is not charged."""
-    score.details["hint"] = (  # type: ignore[index]
-        f"the tokenizer of {model!r} does not give the text back: decode(encode(text)) loses {lost} of its "
-        "characters, which the model need not predict"
-    )
-    return score

@@ -52,6 +52,7 @@ class ResultScores(Measurement[Floats]):
     offers = ()  # no model runs
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         known, wanted = self.data.direction, self.asked.direction
         if wanted and known and wanted != known:
             end = "min" if known == "higher" else "max"

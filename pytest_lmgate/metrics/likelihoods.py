@@ -176,11 +176,13 @@ def perplexity(
     average: str = "token",
     iid: bool = False,
     metric: str = "ppl",
+    model: str = "",
 ) -> Score:
     """Return perplexity per ``token``, ``word``, ``byte`` or ``char``, or ``bits_per_byte``.
 
     The average ``window`` is the exp of the unweighted mean of the windows' means. The interval is ``exp(m +- t se)``,
-    the standard error that of the delta method; `iid` adds llama.cpp's, for independent tokens, to the details.
+    the standard error that of the delta method; `iid` adds llama.cpp's, for independent tokens, to the details. The
+    ``hint`` among these names the model if its tokenizer loses part of the text, for which the model is not charged.
     """
     if bad := int((~np.isfinite(statistics.nll)).sum()):
         raise MetricInputError(f"expected finite log-likelihoods, got {bad} of {len(statistics.nll)} NaN or infinite")
@@ -225,6 +227,11 @@ def perplexity(
         details |= {"words": words, "chars": chars, "bytes": utf8_bytes}
     if iid:
         details["stderr_iid"] = value * _iid_error(statistics.nll.astype(np.float64))
+    if statistics.lost is not None and (share := statistics.lost_share):
+        details["hint"] = (
+            f"the tokenizer of {model!r} does not give the text back: decode(encode(text)) loses {share} of its "
+            "characters, which the model need not predict"
+        )
     return Score(
         value,
         metric=metric,

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -100,7 +99,7 @@ class Steps:
                 f"stopped after {self.done} measurements; {kept}, and the same command goes on from there"
             )
 
-    def measure(self, describe: Callable[[], Divergences]) -> DivergenceStatistics | None:
+    def measure(self, measurement: Divergences) -> DivergenceStatistics | None:
         """Make a measurement, or take it from the cache; None if there is no time for it.
 
         Progress speaks of the whole search.
@@ -111,7 +110,7 @@ class Steps:
         log = measurements.log
         measurements.log = replace(log, progress=lambda now: log.progress(replace(now, search=self.line)))
         try:
-            made = measurements.get_or_measure(describe())
+            made = measurements.get_or_measure(measurement)
         finally:
             measurements.log = log
         self.done += 1
@@ -176,7 +175,7 @@ def why(
         statistics = evaluator.measurements.get_or_measure(whole).statistics
         steps.done += 1
         damaged, healed = (
-            [steps.measure(partial(compared, hybrids.model(part, healed=is_healed), text)) for part in hybrids.parts]
+            [steps.measure(compared(hybrids.model(part, healed=is_healed), text)) for part in hybrids.parts]
             for is_healed in (False, True)
         )
         costs = [

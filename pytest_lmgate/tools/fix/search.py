@@ -223,7 +223,8 @@ def fix(
         raise ConfigError(f"--bits: {q.name!r} is a GGUF, which has the bytes of its format: remove the option")
     runners = evaluator.together(p, q, *better)
     tokenizer = runners[0].tokenizer
-    text, whole_search, proof, unit = _halves(beginning(text, tokenizer), limit, seed)
+    text = beginning(text, tokenizer)
+    whole_search, proof, unit = _halves(text, limit, seed)
     comparison = partial(Divergences, "compare", q, asked=bound.asked, reference=p)
 
     def count(half: Corpus) -> int:
@@ -249,7 +250,7 @@ def fix(
         signature = str(comparison(data=search).signature)
 
         def measured(model: Model, corpus: Corpus = search) -> DivergenceStatistics:
-            statistics = steps.measure(partial(Divergences, "compare", model, corpus, bound.asked, reference))
+            statistics = steps.measure(Divergences("compare", model, corpus, bound.asked, reference))
             assert statistics is not None  # there is no deadline
             return statistics
 
@@ -310,11 +311,11 @@ def fix(
         return replace(result, tensor_types=tuple(hybrids.tensor_types(kept)))
 
 
-def _halves(text: Corpus, limit: Limit, seed: int) -> tuple[Corpus, Corpus, Corpus, str]:
-    """Return a text, its half to search, its half to prove, and what is counted: rows, or windows if it has none."""
+def _halves(text: Corpus, limit: Limit, seed: int) -> tuple[Corpus, Corpus, str]:
+    """Return the half of a text to search, that to prove, and what is counted: rows, or windows if it has none."""
     search, proof = split(text, by_document=limit.protocol.rules.by_document, seed=seed)
     without_rows = any(half.is_one_text or len(half.rows) < 2 for half in (search, proof))
-    return text, search, proof, "window" if without_rows else "row"
+    return search, proof, "window" if without_rows else "row"
 
 
 def _require_enough(dataset: str, unit: str, fewest: int) -> None:
