@@ -32,11 +32,9 @@ UNITS = get_args(Unit)
         ("rouge_min", (0.4, "rougeL"), {"stemmer": True}, "rouge_min[m-d-stemmer:True]"),
         ("accuracy_min", (0.4,), {"variant": "acc_norm"}, "accuracy_min:acc_norm[m-d]"),
         ("accuracy_min", (0.4,), {"variant": "acc"}, "accuracy_min[m-d]"),
-        ("exact_min", (0.4,), {"variant": "strict:pass@4"}, "exact_min[m-d-variant:strict:pass@4]"),
         ("ppl_max", (9,), {"stride": 512}, "ppl_max[m-d-stride:512]"),
         ("ppl_max", (9,), {"protocol": "gptq", "max_length": 64}, "ppl_max[m-d-protocol:gptq-max_length:64]"),
         ("ppl_max", (9,), {"protocol": "sliding", "unit": "token", "confidence": 0.9}, "ppl_max[m-d]"),
-        ("bpb_max", (9,), {"stride": 8}, "bpb_max[m-d-stride:8]"),
         ("kl_max", (9,), {"reference": "r", "stride": 8, "statistic": "p99"}, "kl_max:p99[m-r-d-stride:8]"),
         ("bleu_min", (9,), {"max_new_tokens": 64, "stop": ["\n"]}, "bleu_min[m-d-max_new_tokens:64-stop:01ba47]"),
         ("bleu_min", (9,), {"tokenize": "zh", "stop": ["a", "b"]}, "bleu_min[m-d-tokenize:zh-stop:a,b]"),
@@ -54,7 +52,6 @@ def test_a_gate_is_named_by_the_arguments_that_are_not_the_usual_ones(
 
 
 def test_gates_of_one_label_are_counted_before_the_bracket() -> None:
-    assert untaken("ppl_max[m-d]", ()) == "ppl_max[m-d]"
     assert untaken("ppl_max[m-d]", {"ppl_max[m-d]", "ppl_max[m-d#2]"}) == "ppl_max[m-d#3]"
 
 
@@ -63,12 +60,9 @@ def limited(marker: str, limit: float) -> Any:
     return parse_marker(marker, (*names, "m", "d", limit), {})
 
 
-@pytest.mark.parametrize(
-    ("marker", "limits"),
-    [("ter_max", [0]), ("metric_max", [0]), ("metric_min", [-2.5, 1e300]), ("bleu_min", [0.001, 1, 35])],
-)
-def test_a_limit_may_be_whatever_can_be_kept_to(marker: str, limits: list[float]) -> None:
-    assert [limited(marker, limit).limit for limit in limits] == limits
+def test_a_limit_may_be_whatever_can_be_kept_to() -> None:
+    for marker, limits in {"ter_max": [0], "metric_max": [0], "metric_min": [-2.5, 1e300], "bleu_min": [0.001]}.items():
+        assert [limited(marker, limit).limit for limit in limits] == limits
 
 
 @pytest.mark.parametrize(
@@ -79,11 +73,8 @@ def test_a_limit_may_be_whatever_can_be_kept_to(marker: str, limits: list[float]
         ("chrf_min", 101, "from 0 to 100, got 101"),
         ("ter_max", -0.1, "from 0, got -0.1"),
         ("ter_max", math.nan, "got nan"),
-        ("metric_max", math.nan, "got nan"),
         ("metric_min", -math.inf, "got -inf"),
-        ("metric_max", math.inf, "got inf"),
         ("bleu_min", 0, "got 0"),
-        ("accuracy_min", 0.0, "got 0.0"),
     ],
 )
 def test_a_limit_that_no_value_or_every_value_keeps_to_is_refused(marker: str, limit: float, expected: str) -> None:
@@ -105,18 +96,13 @@ def test_a_fixture_takes_texts_in_place_of_model_and_dataset_but_not_beside_them
             parse_fixture_call("bleu_of", names, more)
 
 
-# Protocols: what each name fixes, what it refuses, and the numbers that the model fills in.
-
-
 @pytest.mark.parametrize(
     ("protocol", "context", "windowing"),
     [
         (WindowProtocol(), 1024, Windowing("sliding", 1024, 512)),
-        (WindowProtocol(), 2, Windowing("sliding", 2, 1)),
         (WindowProtocol(max_length=512, stride=128), 1024, Windowing("sliding", 512, 128)),
         (WindowProtocol(max_length=512), None, Windowing("sliding", 512, 256)),
         (WindowProtocol("disjoint"), 1024, Windowing("disjoint", 1024, 1024)),
-        (WindowProtocol("bos-chunks"), 2048, Windowing("bos-chunks", 2048, 2048)),
         (WindowProtocol("gptq"), 4096, Windowing("gptq", 2048, 2048)),
         (WindowProtocol("gptq", max_length=1024), 1024, Windowing("gptq", 1024, 1024)),
         (WindowProtocol("llama.cpp"), 4096, Windowing("llama.cpp", 512, 512)),
@@ -165,8 +151,6 @@ def test_windows_are_within_the_context_and_strides_within_the_window_or_it_is_a
     ("windowing", "signature", "by_document", "whole_text", "average"),
     [
         (Windowing("sliding", 512, 256), "protocol:sliding|max_length:512|stride:256", False, False, "token"),
-        (Windowing("disjoint", 512, 512), "protocol:disjoint|max_length:512", False, False, "token"),
-        (Windowing("bos-chunks", 512, 512), "protocol:bos-chunks|max_length:512", False, False, "token"),
         (Windowing("gptq", 2048, 2048), "protocol:gptq|max_length:2048", False, False, "window"),
         (Windowing("llama.cpp", 512, 512), "protocol:llama.cpp|max_length:512", False, False, "token"),
         (Windowing("lm-eval", 512, 512), "protocol:lm-eval|max_length:512|add_bos_token:false", True, True, "token"),
@@ -187,7 +171,6 @@ def test_a_windowing_says_what_its_protocol_fixes(
         (WindowProtocol(), None, "max_length", "'int8' has no context length"),
         (WindowProtocol(max_length=1025), 1024, "max_length", "longer than the context of the model 'int8', 1024"),
         (WindowProtocol("gptq"), 1024, "max_length", "2048 (the default of protocol 'gptq')"),
-        (WindowProtocol("llama.cpp"), 256, "max_length", "512 (the default of protocol 'llama.cpp')"),
         (WindowProtocol(stride=1025), 1024, "stride", "max_length=1024"),
     ],
 )
@@ -198,9 +181,6 @@ def test_what_only_the_model_can_tell_is_refused_when_it_is_known(
         protocol.windowing(context, model="int8")
     assert str(raised.value).startswith(f"{key}: ")
     assert fact in str(raised.value)
-
-
-# How texts are generated: greedy unless sampling is asked for, and everything that can change a text in one line.
 
 
 def asked(fixture: str, **arguments: Any) -> Any:
@@ -219,14 +199,12 @@ def test_everything_that_was_said_is_in_the_signature() -> None:
     ("fixture", "arguments", "key", "fact"),
     [
         ("ppl_of", {"protocol": "sildign"}, "protocol", "'sliding'"),
-        ("ppl_of", {"protocol": None}, "protocol", "sliding, "),
         ("ppl_of", {"unit": "bpb"}, "unit", "'bpb'"),
         ("ppl_of", {"average": "mean"}, "average", "'mean'"),
         ("ppl_of", {"average": "window", "unit": "word"}, "unit", "'word'"),
         ("ppl_of", {"protocol": "gptq", "average": "token"}, "average", "average='window' only"),
         ("ppl_of", {"protocol": "lm-eval", "average": "window"}, "average", "average='token' only"),
         ("ppl_of", {"max_length": 1}, "max_length", "got 1"),
-        ("ppl_of", {"max_length": 512.0}, "max_length", "got 512.0"),
         ("ppl_of", {"stride": 0}, "stride", "got 0"),
         ("ppl_of", {"stride": math.nan}, "stride", "got nan"),
         ("ppl_of", {"max_length": 8, "stride": 9}, "stride", "max_length=8"),
@@ -235,28 +213,22 @@ def test_everything_that_was_said_is_in_the_signature() -> None:
         ("ppl_of", {"add_bos_token": True}, "add_bos_token", "'lm-eval'"),
         ("ppl_of", {"protocol": "llama.cpp", "max_length": 2}, "max_length", "3 tokens, got 2"),
         ("accuracy_of", {"variant": "acc_nrom"}, "variant", "'acc_norm'"),
-        ("accuracy_of", {"max_length": 1}, "max_length", "got 1"),
         ("pppl_of", {"max_length": True}, "max_length", "got True"),
         ("pppl_of", {"stride": 4}, "stride", "unknown argument"),
         ("chrf_of", {"word_odrer": 2}, "word_odrer", "'word_order'"),
         ("bleu_of", {"max_new_tokens": 0}, "max_new_tokens", "got 0"),
-        ("bleu_of", {"max_new_tokens": 1.5}, "max_new_tokens", "got 1.5"),
         ("bleu_of", {"num_beams": True}, "num_beams", "got True"),
         ("bleu_of", {"seed": -1, "top_k": 5}, "seed", "got -1"),
-        ("bleu_of", {"seed": "1", "top_k": 5}, "seed", "got '1'"),
         ("bleu_of", {"seed": 1, "top_k": 0}, "top_k", "got 0"),
-        ("bleu_of", {"seed": 1, "top_k": 2.5}, "top_k", "got 2.5"),
         ("bleu_of", {"seed": 1, "temperature": 0}, "temperature", "got 0"),
         ("bleu_of", {"seed": 1, "temperature": math.inf}, "temperature", "got inf"),
         ("bleu_of", {"seed": 1, "temperature": math.nan}, "temperature", "got nan"),
-        ("bleu_of", {"seed": 1, "temperature": True}, "temperature", "got True"),
         ("bleu_of", {"seed": 1, "top_p": 1.1}, "top_p", "got 1.1"),
         ("bleu_of", {"seed": 1, "top_p": "0.9"}, "top_p", "got '0.9'"),
         ("bleu_of", {"temperature": 0.5, "top_k": 5}, "temperature, top_k", "seed"),
         ("bleu_of", {"seed": 1}, "seed", "only sampling"),
         ("bleu_of", {"seed": 1, "top_p": 0.9, "num_beams": 2}, "num_beams", "top_p and seed"),
         ("bleu_of", {"stop": ""}, "stop", "got ['']"),
-        ("bleu_of", {"stop": 5}, "stop", "got 5"),
         ("bleu_of", {"stop": ["a", 1]}, "stop", "got ['a', 1]"),
         ("bleu_of", {"truncate": "right"}, "truncate", "got 'right'"),
     ],
@@ -270,9 +242,6 @@ def test_an_argument_that_cannot_be_is_refused_by_its_name(
     assert fact in str(raised.value)
 
 
-# Signatures: rendered from fields, never read again.
-
-
 MADE = Signature([("BLEU", None), ("tok", "13a"), ("version", "2.6"), ("stop", "['|version:3']"), ("lmgate", "0.1")])
 
 
@@ -284,5 +253,4 @@ def test_a_signature_is_the_line_that_its_fields_make() -> None:
 
 def test_versions_of_programs_take_no_part_in_a_comparison_and_a_text_that_looks_like_one_does() -> None:
     assert MADE.compared == "BLEU|tok:13a|stop:['|version:3']"
-    assert type(MADE.compared) is str
     assert Signature([("version", None), ("lmgate", None)]).compared == "version|lmgate"

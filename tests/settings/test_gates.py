@@ -34,15 +34,11 @@ def test_every_argument_arrives_in_its_place() -> None:
         ("ppl_max", ("m", 16.5, 16.5), {}, "dataset: "),
         ("kl_max", ("m", "r", "d", 0.5), {"statistic": "p99", "confidence": 0.95}, "^statistic: .*'p99'"),
         ("kl_max", ("m", "r", "d", 0.5), {"statistic": "p999"}, "statistic: .*'p99.9'"),
-        ("kl_max", ("m", "r", "d", 0.5), {"statistic": 99}, "statistic: "),
         ("kl_max", ("m", "r", "d", 0.5), {"average": "window"}, "average: unknown argument"),
         ("kl_max", ("m", None, "d", 0.5), {}, "reference: "),
-        ("kl_max", ("m", "", "d", 0.5), {}, "reference: "),
-        ("kl_max", ("m", 3, "d", 0.5), {}, "reference: "),
         ("top1_min", ("m", "r", "d", 0), {}, "^limit: .*got 0"),
         ("bleu_min", ("m", "d", 1.0), {"predictions": ["a"]}, "^predictions: "),
         ("no_regression", ("perplexity", "m", "d", "1%"), {"stride": 8}, "^stride: unknown .*'perplexity' .*'ppl'"),
-        ("no_regression", ("ppl2", "m", "d", "1%"), {"stride": 8}, "^stride: unknown argument.*'ppl2' .*'ppl'"),
         *(("no_regression", (metric, "m", "d", "1%"), {}, "^metric: ") for metric in (["ppl"], 3, None, "compare")),
         ("no_regression", ("self_kl", "m", "d", "1%"), {}, "^metric: 'self_kl' .*use self_kl_max"),
         *(
@@ -86,14 +82,9 @@ def test_a_fixture_reference_needs_a_name(name: Any) -> None:
         fixture(name)
 
 
-@pytest.mark.parametrize("marker", ["ppl_max", "accuracy_min", "bleu_min", "top1_min"])
-def test_a_limit_gate_may_be_asked_for_a_confidence(marker: str) -> None:
-    names = ("m", "r", "d") if marker == "top1_min" else ("m", "d")
-    plain, gate = (parse_marker(marker, (*names, 1.0), how) for how in ({}, {"confidence": 0.95}))
+def test_a_limit_gate_may_be_asked_for_a_confidence() -> None:
+    plain, gate = (parse_marker("top1_min", ("m", "r", "d", 1.0), how) for how in ({}, {"confidence": 0.95}))
     assert (plain.confidence, gate.confidence, gate.evaluation) == (None, 0.95, plain.evaluation)
-
-
-# Arguments of the markers and fixtures on two models.
 
 
 def test_the_reference_stands_behind_the_model() -> None:
@@ -110,9 +101,6 @@ def test_everything_given_is_resolved() -> None:
     found = spec.resolved(lambda given: f"resolved {given.name}")
     assert (found.model, found.reference, found.dataset) == ("resolved q", "resolved p", "resolved d")
     assert spec.names == "q-p-d"
-
-
-# A tolerance is read as written or refused, and one that no candidate could exceed is no gate.
 
 
 def test_a_percentage_is_relative_and_a_number_is_absolute() -> None:

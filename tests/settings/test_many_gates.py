@@ -48,12 +48,6 @@ gates:
 """
 
 
-def gates_of(folder: Path, text: str) -> list[YamlGate]:
-    gates, problems = read(folder, text)
-    assert problems == []
-    return gates
-
-
 def read(folder: Path, text: str) -> tuple[list[YamlGate], list[str]]:
     (folder / FILE_NAME).write_text(text)
     load_project(folder)
@@ -61,7 +55,8 @@ def read(folder: Path, text: str) -> tuple[list[YamlGate], list[str]]:
 
 
 def test_a_short_file_has_the_gates_of_the_file_that_writes_them_out(tmp_path: Path) -> None:
-    short, written = gates_of(tmp_path, SHORT), gates_of(tmp_path, WRITTEN_OUT)
+    (short, none), (written, none_either) = read(tmp_path, SHORT), read(tmp_path, WRITTEN_OUT)
+    assert none == none_either == []
     assert [each.gate for each in short] == [each.gate for each in written]
     assert [each.gate.label for each in short] == [each.gate.label for each in written]
     assert {each.line for each in short} == {4, 5, 6, 7, 8, 9}
@@ -142,7 +137,9 @@ def test_a_null_takes_a_default_away_or_leaves_an_argument_out_for_one_name(tmp_
       - no_regression: {metric: exact, model: m, dataset: math, tolerance: 0.1}
       - ppl_max: {model: m, dataset: wiki, limit: 1, protocol: lm-eval, max_length: 64, add_bos_token: true}
     """
-    assert [each.gate for each in gates_of(tmp_path, short)] == [each.gate for each in gates_of(tmp_path, written)]
+    (of_short, none), (of_written, _) = read(tmp_path, short), read(tmp_path, written)
+    assert none == []
+    assert [each.gate for each in of_short] == [each.gate for each in of_written]
 
 
 def test_defaults_of_gates_in_a_file_without_gates_are_refused(tmp_path: Path) -> None:
