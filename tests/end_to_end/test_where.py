@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.commands import lmgate
-from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project, marked
+from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project, lmgate, marked
 from tests.models.tiny import made_once, word_level
 
 WORDS = [f"w{index}" for index in range(57)]
@@ -69,25 +68,19 @@ def tagged(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     )
 
 
-REPORT = ("--lmgate-report", "json:report.json")
-
-
 def test_a_damaged_word_is_named_in_its_context_and_so_is_the_language_that_has_it(tagged: Project) -> None:
-    tagged.write(
-        test_gate=marked(gate="no_regression('ppl', 'deaf', 'rows', '1%', protocol='document', against='fair')")
-    )
-    done = tagged.run(*REPORT).expect(1, failed=1)
-    (gate,) = tagged.report()["gates"]
-    where, spread = gate["where"], gate["spread"]
+    gate = "no_regression('ppl', 'deaf', 'rows', '1%', protocol='document', against='fair')"
+    tagged.write(test_gate=marked(gate=gate))
+    done = tagged.run("--lmgate-report", "json:report.json").expect(1, failed=1)
+    (judged,) = tagged.report()["gates"]
+    where, spread = judged["where"], judged["spread"]
     # Ten rows have the damaged word, which is less likely; in the 30 others all words are the more likely.
     assert (spread["of"], spread["unit"], sum(spread["bins"])) == ("rows", "nats per token", 40)
     assert (spread["worse"], spread["same"], spread["better"]) == (10, 0, 30)
-    assert where["notes"] == []
-    assert len(where["passages"]) == 5
+    assert (where["notes"], len(where["passages"])) == ([], 5)
     texts = [json.loads(line)["text"] for line in (tagged.folder / "rows.jsonl").read_text().splitlines()]
     for passage in where["passages"]:
         row = int(passage["place"].removeprefix("row "))
-        assert row % 4 == 0
         assert passage["begins"] == texts[row][:120]
         assert passage["rise"] == pytest.approx(3 * 4 - passage["count"] * 0.0165, rel=1e-2)
         assert [token["token"] for token in passage["tokens"]] == [RARE] * 3
@@ -98,13 +91,11 @@ def test_a_damaged_word_is_named_in_its_context_and_so_is_the_language_that_has_
     assert [(tag["value"], tag["rows"]) for tag in (worse, better)] == [("ko", 10), ("en", 30)]
     assert worse["lower"] > 0.2 > 0 > better["upper"]
     done.says("row ", f"[{RARE}]", "language=ko +", "10 rows", "not worse beyond noise: language=en -1.6")
-    again = tagged.run("-n", "2", *REPORT).expect(1, failed=1).says("cached", f"[{RARE}]", "language=ko +")
+    again = tagged.run("-n", "2", "--lmgate-report", "json:report.json").expect(1, failed=1)
     assert tagged.report()["gates"][0]["where"] == where
-    again.says("row 4: +11.5 nats over 29 tokens (+0.4 each)")
+    again.says("cached", f"[{RARE}]", "language=ko +", "row 4: +11.5 nats over 29 tokens (+0.4 each)")
     for pattern in ("reproduce  pytest (.*)", "layers     lmgate (.*)"):
-        shown = re.search(pattern, again.text)
-        assert shown is not None
-        words = shlex.split(shown[1])
+        words = shlex.split(re.findall(pattern, again.text)[0])
         if pattern.startswith("layers"):
             lmgate(tagged.folder, *words).says("deaf against fair on rows", "outside of the blocks")
         else:
