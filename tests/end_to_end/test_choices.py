@@ -6,19 +6,19 @@ from tests.end_to_end.projects import Project, marked
 from tests.end_to_end.writers import CONTEXT, write_rows
 
 ASKED = "question: q, choices: options, answer: label"
-# `counter` takes the word that is next: right three times of four. The last row's question is empty.
+# `counter` takes the word that is next: right three times of four.
 QUIZ = [
-    {"q": "one", "options": ["two", "five"], "label": 0, "a": "two", "b": "five", "topic": "numbers"},
-    {"q": "two", "options": ["one", "five", "three"], "label": "three", "a": "one", "b": "three", "topic": "numbers"},
-    {"q": "류현진이", "options": ["던졌다.", "공을"], "label": "1", "a": "던졌다.", "b": "공을", "topic": "sport"},
-    {"q": "今天", "options": ["天气", "好"], "label": 1, "a": "天气", "b": "好", "topic": "weather"},
+    {"q": "one", "options": ["two", "five"], "label": 0},
+    {"q": "two", "options": ["one", "five", "three"], "label": "three"},
+    {"q": "류현진이", "options": ["던졌다.", "공을"], "label": "1"},
+    {"q": "今天", "options": ["天气", "好"], "label": 1},
 ]
 
 
 @pytest.fixture
 def project(writing: Project) -> Project:
     # Right three times of four in one topic, and once of two in the other: 0.625.
-    topics = [*({**row, "topic": "x"} for row in QUIZ), *({**QUIZ[0], "label": at} for at in (0, 1))]
+    topics = [*({**row, "topic": "x"} for row in QUIZ), *({**QUIZ[0], "label": at, "topic": "y"} for at in (0, 1))]
     pronouns = [{"q": ["one", "five"], "t": "two", "a": 0}, {"q": ["one", "two"], "t": "three", "a": [1]}]
     targets = [{"q": "one", "t": "two three"}, {"q": "six", "t": "five"}]
     for name, rows in {"quiz": QUIZ, "targets": targets, "pronouns": pronouns, "topics": topics}.items():

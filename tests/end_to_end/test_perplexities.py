@@ -33,6 +33,9 @@ def make_models(folder: Path) -> None:
         with torch.no_grad():
             model.lm_head.weight.zero_()
         model.save_pretrained(folder / name)
+    model = tiny_llama(300, hidden_size=8, intermediate_size=8, max_position_embeddings=32, bos_token_id=1)
+    model.save_pretrained(folder / "slow")
+    transformers.ByT5Tokenizer(extra_ids=0).save_pretrained(folder / "slow")
 
 
 @pytest.fixture
@@ -41,7 +44,7 @@ def toys(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     rows = ["".join("ab"[(row * at * at + at // 3) % 7 % 2] for at in range(12)) for row in range(1, 41)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
     (tmp_path / "text.txt").write_text("".join(rows))
-    models = "".join(f"  {name}: {{path: {made / name}}}\n" for name in BITS)
+    models = "".join(f"  {name}: {{path: {made / name}}}\n" for name in (*BITS, "slow"))
     datasets = "  text: {path: text.txt}\n  rows: {path: rows.jsonl, join: ''}\n"
     return Project(tmp_path).write(pytest_ini="[pytest]\n", lmgate_yaml=f"models:\n{models}datasets:\n{datasets}")
 
@@ -100,6 +103,15 @@ def test_a_worse_model_with_longer_tokens_fails_against_a_model_and_a_baseline(t
     toys.change("letters: {path:", "former: {path:").change("blocks: {path:", "letters: {path:")
     toys.run(report).expect(1, failed=3)
     assert degradations() == expected
+
+
+def test_without_offsets_only_a_protocol_that_scores_everything_counts_bytes(toys: Project) -> None:
+    whole = "bpb_max('slow', './korean.jsonl', 99, protocol='lm-eval')"
+    toys.write(
+        korean_jsonl="".join(json.dumps({"text": f"가a나b{at}"}) + "\n" for at in range(9)),
+        test_toys=marked(whole=whole, document=whole.replace("lm-eval", "document")),
+    )
+    toys.run().expect(1, passed=1, error=1).says("model 'slow': unit='bits_per_byte'", "use protocol='lm-eval'")
 
 
 WORDS = 3 + len(OTHERS) + sum(map(len, CHAINS))

@@ -42,7 +42,11 @@ def project(writing: Project) -> Project:
 
 
 def test_every_marker_judges_by_the_value_that_another_program_gives(project: Project) -> None:
-    project.write(test_first=_gates({"exact": 0.1})).run("-W", "error").expect(0, passed=1)
+    write_rows(project, "same", [{"start": "今天", "rest": "one two three four five six seven"}])
+    project.add("datasets", same="path: same.jsonl, source: start, references: rest")
+    project.write(test_first=_gates({"exact": 0.1}), test_second=marked(encoder="exact_min('translator', 'same', 1)"))
+    project.run("-W", "error").expect(0, passed=2)
+    (project.folder / "test_second.py").unlink()
     (project.folder / "test_first.py").unlink()
     values = _values()
     project.write(
@@ -51,7 +55,7 @@ def test_every_marker_judges_by_the_value_that_another_program_gives(project: Pr
     )
     outcome = project.run("--lmgate-report", "json:report.json", "-W", "error", "-n", "2", torch_free=True)
     assert outcome.expect(1, passed=5, failed=5).out.count("FAILED test_fail.py::") == len(values) == 5
-    assert project.measured == ["counter"], "all of them are metrics of one generation"
+    assert project.measured == ["counter", "translator"], "all of them are metrics of one generation"
     for gate in project.report()["gates"]:
         name = gate["test"].partition("::test_")[2]
         assert gate["value"] == pytest.approx(values[name], abs=1e-9), name
