@@ -71,7 +71,6 @@ def test_the_task_is_the_one_that_reads_the_configuration_and_the_split(hub: Hub
         ({"hub": None}, "local or in memory"),
         ({"hub": replace(GSM8K, is_part=True)}, "a part of the rows"),
         ({"hub": replace(GSM8K, split="train")}, "'train', got 0; its tasks: gsm8k (main, test), gsm8k_easy (easy, te"),
-        ({"hub": replace(GSM8K, name="")}, None),
         ({"hub": replace(GSM8K, name="other", split="")}, "'that is the only one', got 0"),
         ({"hub": replace(GSM8K, id="org/gone")}, "eval.yaml of org/gone, which names its tasks, is not in the local"),
         ({"value": None}, "nothing was measured"),
