@@ -184,6 +184,28 @@ def test_a_block_that_is_replayed_has_the_attributes_of_the_block() -> None:
         _ = replayed.none
 
 
+def test_a_memory_keeps_of_each_batch_the_outputs_that_were_used_last_as_far_as_they_fit() -> None:
+    memory, state = BlockMemory(most_levels=2), torch.zeros(2)
+    memory.most_bytes = 3 * state.nbytes  # of each level, so that six fit
+
+    def begin(batch: int) -> None:
+        memory.begin(torch.nn.Identity(), (), {"input_ids": torch.tensor([[batch]])})
+
+    def known(level: int) -> int:
+        """The number of blocks that need not run."""
+        return sum(memory.read(level, index) is not None for index in range(level))
+
+    for batch in range(4):
+        begin(batch)
+        memory.write(3, state)
+        memory.write(5, state)
+    assert known(5) == 0  # of the last batch nothing fits
+    begin(2)
+    assert (known(2), known(5), known(4)) == (0, 5, 3)
+    memory.write(7, state)  # in place of 5, since 3 was used last
+    assert (known(7), known(6)) == (7, 3)
+
+
 class Typed(Sharing):
     """A block that runs only between blocks of its own class, and shares nothing."""
 
