@@ -14,8 +14,6 @@ import pytest
 
 from pytest_lmgate.engines import base
 from pytest_lmgate.engines.registry import BACKENDS
-from pytest_lmgate.errors import ConfigError
-from pytest_lmgate.settings.entries import ModelSpec
 from tests.end_to_end.projects import Outcome, Project, environment
 from tests.warm import warm_python
 
@@ -46,7 +44,6 @@ class _Project(Project):
     """A project whose models are dice."""
 
     def add(self, **entries: str) -> None:
-        """Add models by their entries."""
         file = self.folder / "lmgate.yaml"
         lines = "".join(f"  {name}: {entry}\n" for name, entry in entries.items())
         file.write_text(file.read_text().replace("models:\n", f"models:\n{lines}"))
@@ -282,10 +279,3 @@ def test_a_wrong_registration_is_a_usage_error(dice: _Project, hook: str, messag
     dice.write(conftest=f"def pytest_lmgate_backends(config):\n    {hook}")
     dice.add(dye="{backend: fair-dye, path: six.die}")
     dice.judge("ppl_max: {model: dye, dataset: text, limit: 6.01}").expect(4).says(message)
-
-
-def test_an_engine_without_options_says_that_it_has_none() -> None:
-    spec = ModelSpec(path="six.die", load={"x": 1})
-    entry = base.ModelEntry(name="m", spec=spec, path=Path, hub_id=lambda _: None, digest=str)
-    with pytest.raises(ConfigError, match=r"models\.m\.load: fair-die has no option 'x'; it has none"):
-        entry.load_options("fair-die", {})

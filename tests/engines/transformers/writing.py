@@ -56,7 +56,7 @@ def alone(model: Any, tokenizer: Any, rows: Sequence[str], **how: Any) -> list[s
 
 def written(model: Any, tokenizer: Any, rows: Sequence[Any], *, context: int | None = CONTEXT, **how: Any) -> list[str]:
     """Generate by the engine; settings and arguments of `generate_texts` by name."""
-    beside = {key: how.pop(key) for key in ("batch_size", "known", "save", "every", "progress") if key in how}
+    beside = {key: how.pop(key) for key in ("batch_size", "known", "save", "progress") if key in how}
     stop = how.pop("stop", ())
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     settings = GenerationSettings(**{"max_new_tokens": NEW, "stop": stops, **how})
