@@ -88,23 +88,20 @@ def damaged(model: Any, noise: float = 0.3) -> Any:
     return found
 
 
-def write_float_model(folder: Path, **config: Any) -> tuple[Any, Any]:
-    """Write a model with heads of 32 numbers, and its tokenizer, as `save_pretrained` does; return both."""
+def float_model(**config: Any) -> tuple[Any, Any]:
+    """Return a Llama with heads of 32 numbers, and its tokenizer."""
     from tests.models.zoo import build
 
     tokenizer = trained_tokenizer()
     tokenizer.chat_template = "{% for m in messages %}{{ bos_token }}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
     tokenizer.chat_template += "{% if thinks %}thinks {{ thinks }}{% endif %}"
-    model = build(
-        "llama",
-        vocab_size=320,
-        max_position_embeddings=CONTEXT,
-        hidden_size=64,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        intermediate_size=64,
-        **config,
-    )
+    sizes = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 64}
+    return build("llama", vocab_size=320, max_position_embeddings=CONTEXT, **sizes, **config), tokenizer
+
+
+def write_float_model(folder: Path, **config: Any) -> tuple[Any, Any]:
+    """Write a `float_model` as `save_pretrained` does; return both."""
+    model, tokenizer = float_model(**config)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return model, tokenizer
@@ -117,36 +114,21 @@ def warm(imported: Imported = "transformers") -> str:
 
 @dataclass
 class Project:
-    """A project that runs gates in processes of their own.
-
-    Attributes:
-        folder: The project's folder.
-        files: Folder that ``{files}`` in an entry means.
-        entries: Entries of all models that every run has.
-        python: The interpreter.
-        environment: Environment variables of every run.
-        patience: Seconds that a run may take.
-    """
+    """A project that runs gates in processes of their own."""
 
     folder: Path
-    files: Path
-    entries: Mapping[str, str] = field(default_factory=dict)
+    files: Path  # what ``{files}`` in an entry means
+    entries: Mapping[str, str] = field(default_factory=dict)  # of models, in every run
     python: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)
-    patience: float = 900
+    patience: float = 900  # seconds of a run
 
     def write(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Write rows as JSON lines."""
         (self.folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
     def run(self, gates: list[str], models: dict[str, str] | None = None, **env: str) -> str:
-        """Run gates in a new process, and return what it printed, without line breaks.
-
-        Args:
-            gates: As in lmgate.yaml.
-            models: Entries beside those of every run.
-            env: Environment variables.
-        """
+        """Run gates, with more entries and environment variables, and return what is printed, without line breaks."""
         entries = {"float": "{path: {files}/float}", **self.entries, **(models or {})}
         lines = ["models:", *(f"  {name}: {entry}" for name, entry in entries.items())]
         lines += ["datasets:", "  text: {path: text.jsonl}", "  long: {path: long.txt}"]
@@ -157,6 +139,8 @@ class Project:
         yaml = "\n".join(lines).replace("{files}", str(self.files))
         (self.folder / "lmgate.yaml").write_text(yaml, encoding="utf-8")
         command = [self.python, "-m", "pytest", "-p", "no:cacheprovider", "--lmgate-report", "json:report.json"]
+        alone = {"PATH": "", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "160", "OMP_NUM_THREADS": "1"}
+        alone["PYTEST_ADDOPTS"] = LEFT_OUT
         found = subprocess.run(
             command,
             cwd=self.folder,
@@ -164,15 +148,7 @@ class Project:
             text=True,
             check=False,
             timeout=self.patience,
-            env={
-                "PATH": "",
-                "PYTHONDONTWRITEBYTECODE": "1",
-                "COLUMNS": "160",
-                "OMP_NUM_THREADS": "1",
-                "PYTEST_ADDOPTS": LEFT_OUT,
-                **self.environment,
-                **env,
-            },
+            env={**alone, **self.environment, **env},
         )
         self.status, self.stderr = found.returncode, found.stderr
         return " ".join((found.stdout + found.stderr).split())
@@ -180,13 +156,18 @@ class Project:
     @property
     def values(self) -> dict[str, Any]:
         """The value of each gate of the report by its id, as in ``ppl_max[float-text]``."""
-        gates = json.loads((self.folder / "report.json").read_text())["gates"]
-        return {gate["id"].rpartition("::")[2]: gate["value"] for gate in gates}
+        return {gate["id"].rpartition("::")[2]: gate["value"] for gate in self.judged}
 
     @property
     def verdicts(self) -> list[str]:
         """The verdict of each gate of the report."""
-        return [gate["verdict"] for gate in json.loads((self.folder / "report.json").read_text())["gates"]]
+        return [gate["verdict"] for gate in self.judged]
+
+    @property
+    def judged(self) -> list[dict[str, Any]]:
+        """The gates of the report."""
+        gates: list[dict[str, Any]] = json.loads((self.folder / "report.json").read_text())["gates"]
+        return gates
 
     def fill(self) -> Project:
         """Write a text of six rows, a long one, questions, and prompts with references; return the project."""

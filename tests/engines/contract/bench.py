@@ -4,6 +4,7 @@ import contextlib
 import copy
 import functools
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,16 +58,20 @@ def evaluator_of(folder: Path, models: Mapping[str, Entry], cache: Path) -> Eval
     return Evaluator(project(folder, models), Options(cache=cache, device="cpu"))
 
 
-class Bench:
-    """An engine and its models: ``exact``, and others by name as they are asked for.
+def copied(entry: Entry, folder: Path) -> tuple[Entry, Path]:
+    """Copy the files of a model, or of a served one's tokenizer; return the entry of the copy, and its path."""
+    key = "path" if "path" in entry else "tokenizer"
+    path = Path(entry[key])
+    shutil.copytree(path if path.is_dir() else path.parent, folder)
+    copy = folder if path.is_dir() else folder / path.name
+    return {**entry, key: str(copy)}, copy
 
-    Args:
-        engine: The engine.
-        base: The test session's own folder.
-        folder: Of the project.
-    """
+
+class Bench:
+    """An engine and its models: ``exact``, and others by name as they are asked for."""
 
     def __init__(self, engine: Engine, base: Path, folder: Path) -> None:
+        """Take the test session's own folder, and that of the project."""
         self.engine, self.folder, self._base = engine, folder, base
         self._stack, self._entries = contextlib.ExitStack(), dict[str, Entry]()
         self.model, self.tokenizer = model_and_tokenizer()
@@ -82,9 +87,8 @@ class Bench:
 
     def changed(self, name: str) -> Any:
         """Return the model that one of its names means."""
-        return {"damaged": functools.partial(damaged, noise=0.1), "nan": nan_logits}.get(name, lambda model: model)(
-            self.model
-        )
+        changes = {"damaged": functools.partial(damaged, noise=0.1), "nan": nan_logits}
+        return changes[name](self.model) if name in changes else self.model
 
     def entry(self, name: str = "exact", **changes: Any) -> Entry:
         """Return the entry of a model, which is made when it is first asked for, with changes."""
@@ -111,19 +115,15 @@ class Bench:
 
     def evaluator(self, models: Mapping[str, Entry], *, cache: Path | None = None) -> Evaluator:
         """Return an evaluator of some models; without a cache of its own, it shares measurements and open models."""
-        return (
-            evaluator_of(self.folder, models, cache) if cache else self._first.for_project(project(self.folder, models))
-        )
+        if cache:
+            return evaluator_of(self.folder, models, cache)
+        return self._first.for_project(project(self.folder, models))
 
     def measure(self, fixture: str, model: str | Entry, dataset: str, **how: Any) -> Any:
-        """Return the score that a fixture gives of a model, by its name here or its entry, and its statistics.
-
-        A ``reference`` is such a model too.
-        """
-        names = {"model": model, **({"reference": how["reference"]} if "reference" in how else {})}
+        """Return the score and the statistics of a model, and of a ``reference``, by names here or entries."""
+        names = {"model": model, **({"reference": how.pop("reference")} if "reference" in how else {})}
         named = {key: self.entry(each) if isinstance(each, str) else each for key, each in names.items()}
         evaluator = self.evaluator(named)
-        how.pop("reference", None)
         asked = parse_fixture_call(fixture, (*names, dataset), how)
         score = evaluator.evaluate(asked)
         return score, evaluator.cached_statistics(asked)[1]
