@@ -23,17 +23,9 @@ WORDS = [
     *("small", "12", "1984", "3.14", "It's", "don't", "Über", "naïve", "été\n猫", "狗", "がっこう", "🙂", '"quoted"'),
     *("(said)", "end.", "begin,", "new:", "old;", "why?", "yes!", "...", "--", "tab\ttab", "", "two"),
 ]
-# Options of a perplexity in several protocols.
-OPTIONS = [
-    "protocol: sliding, max_length: 96, stride: 32",
-    "protocol: llama.cpp, max_length: 64",
-    "protocol: gptq, max_length: 128",
-    "protocol: lm-eval",
-]
 
 
-def ppl(model: str, options: str = OPTIONS[0]) -> str:
-    """Return a gate of a model's perplexity."""
+def ppl(model: str, options: str = "protocol: sliding, max_length: 96, stride: 32") -> str:
     return f"ppl_max: {{model: {model}, dataset: text, limit: 999999, {options}}}"
 
 
@@ -124,7 +116,6 @@ class Project:
     patience: float = 900  # seconds of a run
 
     def write(self, name: str, rows: list[dict[str, Any]]) -> None:
-        """Write rows as JSON lines."""
         (self.folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
     def run(self, gates: list[str], models: dict[str, str] | None = None, **env: str) -> str:
@@ -160,12 +151,10 @@ class Project:
 
     @property
     def verdicts(self) -> list[str]:
-        """The verdict of each gate of the report."""
         return [gate["verdict"] for gate in self.judged]
 
     @property
     def judged(self) -> list[dict[str, Any]]:
-        """The gates of the report."""
         gates: list[dict[str, Any]] = json.loads((self.folder / "report.json").read_text())["gates"]
         return gates
 

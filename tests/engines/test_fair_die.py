@@ -41,8 +41,6 @@ WATCHED = """
 
 
 class _Project(Project):
-    """A project whose models are dice."""
-
     def add(self, **entries: str) -> None:
         file = self.folder / "lmgate.yaml"
         lines = "".join(f"  {name}: {entry}\n" for name, entry in entries.items())
@@ -68,7 +66,6 @@ class _Project(Project):
 
     @property
     def judged(self) -> dict[str, dict[str, Any]]:
-        """The gates of the JSON report by metric."""
         return {gate["metric"]: gate for gate in self.report()["gates"]}
 
 

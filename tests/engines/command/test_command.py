@@ -20,8 +20,6 @@ SECRET = "hidden-secret-4711"
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a tokenizer."""
-
     def make(folder: Path) -> None:
         trained_tokenizer().save_pretrained(folder / "tokenizer")
 

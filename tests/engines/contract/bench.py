@@ -40,7 +40,6 @@ DATASETS = {
 
 
 def write_data(folder: Path) -> None:
-    """Write the datasets."""
     same = [{"article": PROMPTS[0], "summary": "the cat"}] * 200
     long = [{"article": LONG, "summary": "the cat"}]
     for name, rows in {"quiz": QUIZ, "news": NEWS, "same": same, "long": long}.items():
@@ -49,12 +48,10 @@ def write_data(folder: Path) -> None:
 
 
 def project(folder: Path, models: Mapping[str, Entry]) -> Project:
-    """Return a project with models and the datasets above."""
     return parse_project(json.dumps({"models": models, "datasets": DATASETS}), folder / "lmgate.yaml")
 
 
 def evaluator_of(folder: Path, models: Mapping[str, Entry], cache: Path) -> Evaluator:
-    """Return what measures in a session."""
     return Evaluator(project(folder, models), Options(cache=cache, device="cpu"))
 
 
@@ -71,7 +68,6 @@ class Bench:
     """An engine and its models: ``exact``, and others by name as they are asked for."""
 
     def __init__(self, engine: Engine, base: Path, folder: Path) -> None:
-        """Take the test session's own folder, and that of the project."""
         self.engine, self.folder, self._base = engine, folder, base
         self._stack, self._entries = contextlib.ExitStack(), dict[str, Entry]()
         self.model, self.tokenizer = model_and_tokenizer()
@@ -82,7 +78,6 @@ class Bench:
         self._stack.callback(self._first.close)
 
     def close(self) -> None:
-        """End models and servers."""
         self._stack.close()
 
     def changed(self, name: str) -> Any:
@@ -100,7 +95,6 @@ class Bench:
         return {**self._entries[name], **changes}
 
     def entry_of(self, name: str, model: Any, tokenizer: Any) -> Entry:
-        """Return the entry of any model, which is written under a name."""
         return self.engine.write(self._stack, self.folder / f"model-{name}", model, tokenizer)
 
     def reference(self, *, ends: Sequence[int] = (EOS, SECOND_END)) -> Entry:
@@ -129,16 +123,13 @@ class Bench:
         return score, evaluator.cached_statistics(asked)[1]
 
     def value(self, fixture: str, model: str | Entry, dataset: str, **how: Any) -> float:
-        """Return the score alone."""
         return float(self.measure(fixture, model, dataset, **how)[0])
 
     def texts(self, model: str | Entry = "exact", dataset: str = "news", **how: Any) -> list[str]:
-        """Return what a model writes."""
         _, statistics = self.measure("chrf_of", model, dataset, **{**WRITING, **how})
         return list(statistics.texts)
 
     def runner(self, model: str | Entry = "exact") -> Any:
-        """Return the open model."""
         evaluator = self.evaluator({"model": self.entry(model) if isinstance(model, str) else model})
         return evaluator.measurements.runner(evaluator.resolver.model("model"))
 
@@ -148,10 +139,8 @@ class Bench:
 
     @property
     def oracle(self) -> Oracle:
-        """The model in float64."""
         return self.oracle_of("exact")
 
     @functools.cache  # noqa: B019 - as long as the bench
     def oracle_of(self, name: str) -> Oracle:
-        """Return another model in float64."""
         return Oracle(copy.deepcopy(self.changed(name)), self.tokenizer)

@@ -40,8 +40,6 @@ CASES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """An engine, or a server that one asks."""
-
     name: str
     leg: str  # of the Makefile, whose environment has it; empty for `make test`
     modules: tuple[str, ...]  # that have to be installed

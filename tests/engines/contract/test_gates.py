@@ -27,21 +27,6 @@ def runner_class(bench: Bench) -> Any:
     return getattr(import_module(module), name)
 
 
-def measure_nothing(*_: Any, **__: Any) -> None:
-    raise AssertionError("it measures again")
-
-
-def test_a_second_session_finds_what_the_first_kept_and_runs_no_model(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    value = bench.value("accuracy_of", "exact", "quiz")
-    for method in ("begin", "generate", "__init__"):
-        monkeypatch.setattr(runner_class(bench), method, measure_nothing)
-    second = bench.evaluator({"model": bench.entry()}, cache=bench.cache)
-    assert float(second.evaluate(CHOICES)) == value
-    assert [lookup.hit for lookup in second.measurements.lookups] == [True]
-
-
 def is_kept(bench: Bench, entry: Entry) -> bool:
     """Return whether a session would find a measurement of an entry, without opening its model."""
     other = bench.evaluator({"model": entry}, cache=bench.cache)

@@ -15,7 +15,6 @@ def put(file: str, content: str) -> Change:
 
 
 def kept(file: str, part: slice) -> Change:
-    """Keep a part of a file."""
     return lambda folder: (folder / file).write_bytes((folder / file).read_bytes()[part])
 
 
@@ -154,6 +153,7 @@ _COMMANDS: list[Wrong] = [
     (None, {"path": "nowhere"}, "expected exactly one of .*command:.*, got path: and command:"),
     (None, {"model": "a"}, r"\.model\.model: the engine command does not support it: it is for a model with server:"),
     (None, {"command": None, "server": "http://127.0.0.1:9"}, r"\.content: the engine server does not support it"),
+    (None, {"dtype": "float16"}, r"\.dtype: the engine command does not support it: the program decides it"),
     (None, {"load": {"retries": 1}}, "the engine command has no option 'retries'"),
 ]
 WRONG: dict[str, list[Wrong]] = {
