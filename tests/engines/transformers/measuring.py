@@ -83,7 +83,6 @@ def measure_pseudo_nll(loaded: LoadedModel, pieces: Sequence[Piece], *, dataset:
 
 
 def measure_conditional_nll(loaded: LoadedModel, pairs: Sequence[Pair], *, dataset: str = "d", **how: Any) -> Floats:
-    """Score the targets of pairs."""
     return scored(loaded, pair_requests(pairs, dataset), dataset=dataset, **how).nll
 
 
@@ -95,7 +94,6 @@ def pair_of(p: LoadedModel, q: LoadedModel, **options: Any) -> ModelPair:
 def measure_divergence(
     pair: ModelPair, streams: Streams, plan: WindowPlan, *, dataset: str = "d", **how: Any
 ) -> Floats:
-    """Compare two models."""
     return compare(pair, window_requests(streams, plan, dataset), job_of(model="q against p", dataset=dataset, **how))
 
 
@@ -110,7 +108,6 @@ def generate_texts(
     save: Callable[[dict[int, str]], None] = lambda _: None,
     **how: Any,
 ) -> list[str]:
-    """Write a text for each prompt."""
     partial = StoredResult({}, {"texts": {str(row): (text, None) for row, text in (known or {}).items()}})
     keep: Callable[[StoredResult], None] = lambda entry: save(  # noqa: E731
         {int(row): text for row, (text, _) in entry.facts["texts"].items()}

@@ -284,9 +284,6 @@ def test_a_causal_model_reads(
     assert text
 
 
-# Samples.
-
-
 @pytest.mark.parametrize("name", ["llama", "t5"])
 def test_a_sample_does_not_depend_on_the_batch(name: str) -> None:
     model, tokenizer = subject(name)

@@ -54,9 +54,6 @@ def test_the_budget_is_smaller_on_a_processor_and_where_logits_are_held_whole() 
         assert token_budget(CUDA, activation_bytes=kilobytes * 1000) == tokens
 
 
-# Which device.
-
-
 @pytest.fixture(autouse=True)
 def clean_caches(monkeypatch: Patch) -> Iterator[None]:
     caches = (devices._torch_build, devices.cards, devices.share_processors)

@@ -33,7 +33,6 @@ def identity(model: Any, tokenizer: Any = TOKENIZER) -> dict[str, str]:
 
 
 def unknown(model: Any, tokenizer: Any = TOKENIZER) -> list[str]:
-    """Why a model's measurements may not be kept."""
     return describe_pair(loaded(model, tokenizer))[1]
 
 
@@ -191,8 +190,6 @@ def test_a_model_that_torch_quantized_is_known_by_its_weights() -> None:
 
 
 class Scale(nn.Module):
-    """A module of the user's, in place of one of the library's."""
-
     def __init__(self, factor: float) -> None:
         super().__init__()
         self.vector = torch.full((32,), factor)  # neither parameter nor buffer
@@ -202,7 +199,6 @@ class Scale(nn.Module):
 
 
 def digest(tensor: Tensor) -> str:
-    """Digest of a tensor that a module holds."""
     module = nn.Module()
     module.held = tensor
     parts, _ = describe_pair(loaded(module, TOKENIZER))
@@ -236,9 +232,6 @@ def test_a_wrapped_tensor_is_known_by_what_it_wraps() -> None:
     assert digest(Int8Weight(codes, scale)) == digest(Int8Weight(codes.clone(), scale.clone()))
     assert digest(Int8Weight(codes, scale)) != digest(Int8Weight(codes + 1, scale))
     assert digest(Int8Weight(codes, scale)) != digest(Int8Weight(codes, scale / 2))
-
-
-# Tokenizers.
 
 
 def _in_python(words: str = "abc", added: str = "") -> Any:

@@ -15,7 +15,6 @@ from tests.models.zoo import CONTEXT, build, loaded, word_tokenizer, words
 
 
 def prompts(*lengths: int, seed: int = 0) -> list[str]:
-    """Return random prompts of so many words."""
     generator = np.random.default_rng(seed)
     return [" ".join(words()[index] for index in generator.integers(0, 90, size=length)) for length in lengths]
 
@@ -27,7 +26,6 @@ PROMPTS = prompts(3, 9, 1, 5, 9, 17, 4)
 
 
 def subject(name: str) -> tuple[Any, Any]:
-    """Return a model and its tokenizer."""
     return (encoder_decoder(name), framed_tokenizer()) if name in ENCODER_DECODERS else (build(name), TOKENIZER)
 
 
