@@ -6,7 +6,6 @@ import copy
 import json
 import os
 import random
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.end_to_end.projects import LEFT_OUT
-from tests.warm import Imported, warm_python
+from tests.warm import Imported, run_warm, warm_python
 
 CONTEXT = 640
 SPECIAL = ("<pad>", "<s>", "</s>")
@@ -129,18 +128,11 @@ class Project:
         lines += ["gates:", *(f"  - {gate}" for gate in gates)] if gates else []
         yaml = "\n".join(lines).replace("{files}", str(self.files))
         (self.folder / "lmgate.yaml").write_text(yaml, encoding="utf-8")
-        command = [self.python, "-m", "pytest", "-p", "no:cacheprovider", "--lmgate-report", "json:report.json"]
+        arguments = ("-m", "pytest", "-p", "no:cacheprovider", "--lmgate-report", "json:report.json")
         alone = {"PATH": "", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "160", "OMP_NUM_THREADS": "1"}
         alone["PYTEST_ADDOPTS"] = LEFT_OUT
-        found = subprocess.run(
-            command,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=self.patience,
-            env={**alone, **self.environment, **env},
-        )
+        environment = {**alone, **self.environment, **env}
+        found = run_warm(self.python, *arguments, folder=self.folder, environment=environment, timeout=self.patience)
         self.status, self.stderr = found.returncode, found.stderr
         return " ".join((found.stdout + found.stderr).split())
 

@@ -324,20 +324,26 @@ def test_a_model_that_cannot_be_fetched_is_an_error_that_names_it(monkeypatch: p
         fetch_checkpoint("no/such", None, name="m", offline=False, pickle_weights=False)
 
 
-@pytest.mark.parametrize("pickle_weights", [False, True])
-def test_pickled_weights_are_fetched_only_where_allowed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pickle_weights: bool
-) -> None:
-    wanted: dict[str, Any] = {}
+@pytest.fixture
+def downloads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]]:
+    """What the hub was asked for, whose snapshot is the test's own folder."""
+    wanted: list[dict[str, Any]] = []
 
     def download(repo: str, **options: Any) -> str:
-        wanted.update(options, repo=repo)
+        wanted.append({"repo": repo, **options})
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    return wanted
 
+
+@pytest.mark.parametrize("pickle_weights", [False, True])
+def test_pickled_weights_are_fetched_only_where_allowed(
+    downloads: list[dict[str, Any]], tmp_path: Path, pickle_weights: bool
+) -> None:
     folder = fetch_checkpoint("org/name", "abc", name="m", offline=False, pickle_weights=pickle_weights)
 
+    (wanted,) = downloads
     assert folder == tmp_path
     assert (wanted["repo"], wanted["revision"], wanted["local_files_only"]) == ("org/name", "abc", False)
     assert ("*.bin" in wanted["ignore_patterns"]) is not pickle_weights
@@ -364,19 +370,12 @@ SHARDS = ("model-1.safetensors", "model-2.safetensors")
     ],
 )
 def test_a_full_commit_is_looked_up_on_the_hub_unless_all_that_is_asked_for_is_here(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: tuple[str, ...], only_tokenizer: bool, is_whole: bool
+    downloads: list[dict[str, Any]], tmp_path: Path, files: tuple[str, ...], only_tokenizer: bool, is_whole: bool
 ) -> None:
     for file in files:
         index = {"weight_map": {"a": SHARDS[0], "b": SHARDS[1], "c": SHARDS[1]}}
         (tmp_path / file).write_text(json.dumps(index))
-    only_local: list[bool] = []
-
-    def download(_: str, *, local_files_only: bool, **__: Any) -> str:
-        only_local.append(local_files_only)
-        return str(tmp_path)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
 
     assert fetch_checkpoint("org/name", COMMIT, name="m", offline=False, only_tokenizer=only_tokenizer) == tmp_path
 
-    assert only_local == ([True] if is_whole else [True, False])
+    assert [each["local_files_only"] for each in downloads] == ([True] if is_whole else [True, False])

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import random
-import subprocess
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ import pytest
 
 from pytest_lmgate.engines import base
 from pytest_lmgate.engines.registry import BACKENDS
-from tests.end_to_end.projects import Outcome, Project, environment
-from tests.warm import warm_python
+from tests.end_to_end.projects import Outcome, Project
 
 HERE = Path(__file__).parent
 # Every batch is noted and reported at once, and torch is not imported.
@@ -42,27 +40,16 @@ WATCHED = """
 
 class _Project(Project):
     def add(self, **entries: str) -> None:
-        file = self.folder / "lmgate.yaml"
         lines = "".join(f"  {name}: {entry}\n" for name, entry in entries.items())
-        file.write_text(file.read_text().replace("models:\n", f"models:\n{lines}"))
+        self.change("models:\n", f"models:\n{lines}")
 
     def judge(self, *gates: str, plugin: str = "fair_die") -> Outcome:
-        """Run gates; PYTHONPATH is not read while Python starts, and so needs no new interpreter."""
-        file = self.folder / "lmgate.yaml"
-        before = file.read_text().partition("gates:")[0]
-        file.write_text(before + "gates:\n" + "".join(f"  - {gate}\n" for gate in gates))
+        lines = "".join(f"  - {gate}\n" for gate in gates)
+        self.write(lmgate_yaml=f"{self.settings.partition('gates:')[0]}gates:\n{lines}")
         paths = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
-        options = ["-p", plugin, "--lmgate-report", "json:report.json"]
-        done = subprocess.run(
-            [warm_python(environment(), "pytest"), "-m", "pytest", *options],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            env=environment() | {"PYTHONPATH": paths},
-            timeout=120,
-        )
-        return Outcome(done.returncode, " ".join(done.stdout.split()), " ".join(done.stderr.split()))
+        options = ("-p", plugin, "--lmgate-report", "json:report.json")
+        done = self.run(*options, env={"PYTHONPATH": paths}, torch_free=True)
+        return Outcome(done.code, " ".join(done.out.split()), " ".join(done.err.split()))
 
     @property
     def judged(self) -> dict[str, dict[str, Any]]:
