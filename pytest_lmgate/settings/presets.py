@@ -14,7 +14,8 @@ _NEAR = 80  # characters around a number or a letter that tell what it is a part
 # What a text that was cut off in the middle ends with.
 _CUT = re.compile(
     r"(?:[-=+*/\u00d7÷·^~≈(\[{,:&]\s*(?:\.{2,}|…|\?)?|(?:^|\b(?:is|are|was|of|for|costs?|paid)\s|[=:]\s?)\$|\\\w*"
-    r"|\b(?:is|are|was|be|equals?|gives?|the|an|of|and|or|by|to|plus|minus|times|than|from|with|answer|option|because|but|ha[sd]|have|s?he|they|we"
+    r"|\b(?:is|are|was|be|equals?|gives?|the|an|of|and|or|by|to|plus|minus|times|than|from|with"
+    r"|answer|option|because|but|ha[sd]|have|s?he|they|we"
     r"|which|if|when|since|will|would|(?<!or )so))\s*\Z"
 )
 # Not the marks of 2 * 3, 2**3 and x_1.
