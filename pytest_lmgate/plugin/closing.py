@@ -59,7 +59,11 @@ class Closing:
 
     @property
     def has_failed(self) -> bool:
-        return self.did_fail or bool(self.problems) or any(verdict.failed and not verdict.xfail for verdict in self.verdicts)
+        return (
+            self.did_fail
+            or bool(self.problems)
+            or any(verdict.failed and not verdict.xfail for verdict in self.verdicts)
+        )
 
     def results(self, run: Run) -> Results:
         return Results(
@@ -112,8 +116,9 @@ def close(ledger: Ledger, session: pytest.Session, *, run: str, broke: str) -> C
         closing.verdicts = [replace(verdict, xfail=verdict.id in expected) for verdict in received]
     closing.did_fail = any(map(ledger.did_fail, ledger.measuring))
     if passed(session) and closing.has_failed and not closing.problems:
+        which = f"a gate{' or a test that measures' * closing.did_fail}"
         closing.problems.append(
-            f"a gate{' or a test that measures' * closing.did_fail} failed, but a plugin, a conftest or pytest.exit set the exit status {int(session.exitstatus)}: "
+            f"{which} failed, but a plugin, a conftest or pytest.exit set the exit status {int(session.exitstatus)}: "
             "the session fails"
         )
     _keep_baseline(closing, ledger, session)
