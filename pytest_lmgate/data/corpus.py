@@ -34,7 +34,7 @@ _PLAIN = "utf-8"
 # A byte-order mark is part of a text, but not of a table.
 _TABLE = "utf-8-sig"
 # Two cells of CSV that are one text, in a row that has lost another cell: 1,000 apples.
-_CUT_NUMBER = re.compile(r"\d{1,3}"), re.compile(r"0\d\d [a-z]")
+_CUT_NUMBER = re.compile(r"[^\w\s]?\d{1,3}"), re.compile(r"0\d\d [a-z]")
 
 
 def read_text(path: Path, name: str) -> str:
@@ -113,6 +113,11 @@ def _csv_rows(path: Path, name: str, delimiter: str = ",") -> Iterator[Any]:
                     f"{len(cells)}: {delimiter.join(cells)!r:.80}; put a cell with {delimiter!r}, a quote or a line "
                     "break in quotes"
                 )
+            if cells == header and len(cells) > 1:
+                raise DataError(
+                    f"dataset {name!r}: {path}:{begin}: expected a row, got the header again: was the file joined of "
+                    "several? Remove this line"
+                )
             for one, other in pairwise(cells) if delimiter == "," else ():
                 if _CUT_NUMBER[1].match(other) and _CUT_NUMBER[0].fullmatch(one):
                     raise DataError(
@@ -125,7 +130,7 @@ def _csv_rows(path: Path, name: str, delimiter: str = ",") -> Iterator[Any]:
 
 def _require_different(columns: Iterable[Any], where: str, name: str) -> None:
     """Refuse two columns, or keys of a row, of one name. Columns without a name may be several."""
-    (column, count), *_ = Counter(filter(None, columns)).most_common(1) or [("", 0)]
+    (column, count), *_ = Counter(str(each).strip() for each in columns if each).most_common(1) or [("", 0)]
     if count > 1:
         raise DataError(f"dataset {name!r}: {where}: {count} columns are called {column!r}: give each its own name")
 

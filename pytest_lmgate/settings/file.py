@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from pytest_lmgate.settings.options import find_project_file, read_project_file
 
 _TOP_LEVEL = ("devices", "label", "defaults", "models", "datasets", "gates")
 _MOST_VALUES = 1_000_000  # a megabyte of text has fewer, and a kilobyte of aliases may have billions
+_MOST_GATES = 10_000  # of one entry, whose lists multiply
 
 
 @dataclass(frozen=True)
@@ -388,6 +390,9 @@ def _written_out(
             if name in LISTED and name in taken and isinstance(value, list)
         }
         axes = lists | ({"metric": [each]} if "metric" in lists else {})
+        if (count := math.prod(map(len, axes.values()))) > _MOST_GATES:
+            of = ", ".join(f"{len(values):,} of {name}" for name, values in axes.items())
+            raise ConfigError(f"expected at most {_MOST_GATES:,} gates of an entry, got {count:,}: {of}; write several")
         for values in itertools.product(*axes.values()):
             chosen = dict(zip(axes, values, strict=True))
             written = {

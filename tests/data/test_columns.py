@@ -16,7 +16,7 @@ ROWS = ({"q": "one?", "a": "1", "n": 3}, {"q": "two?", "a": ["2", "zwei"], "n": 
 
 def task(rows: Any = ROWS, template: str | None = "{q}", references: Any = ("a",), **how: Any) -> TextTask:
     examples = how.pop("examples", ())
-    spec = DatasetSpec(path="quiz.jsonl", prompt=template, references=list(references), **how)
+    spec = DatasetSpec(path=how.pop("path", "quiz.jsonl"), prompt=template, references=list(references), **how)
     return make_task(rows, spec, name="quiz", examples=examples)
 
 
@@ -34,7 +34,12 @@ def test_examples_that_are_rows_of_the_dataset_are_an_error_that_names_them() ->
     rows = [{"q": "Capital of X?", "a": ["Aa", "A."]}, {"q": "1 - 1 =", "a": "0"}, {"q": "1 - 1 =", "a": "none"}]
     others = [{"q": "1 + 1 =", "a": "0"}, {"q": "1 - 1 =", "a": "nothing"}, {"q": "capital of Y?", "a": "Aa"}]
     assert len(task(rows, examples=others).prompts) == 3
-    for example, place in (({"a": "a", "q": " capital\tof X"}, 0), ({"q": "1 - 1 =", "a": "None."}, 2)):
+    worked_out = {"q": "1 - 1 =", "a": "One less one is 0."}
+    for example, place in (
+        ({"a": "a", "q": " capital\tof X"}, 0),
+        ({"q": "1 - 1 =", "a": "None."}, 2),
+        (worked_out, 1),
+    ):
         with pytest.raises(DataError, match=rf"'quiz': examples: .* got 1: example 3 is row {place} \(from 0\)"):
             task(rows, examples=[*others, example])
 
@@ -90,6 +95,14 @@ def test_a_chat_has_the_system_text_the_examples_as_turns_and_the_prompt() -> No
         ({"rows": [{"q": "?", "a": ["x", 3]}]}, r"row 0: references: column 'a': expected text .* got \['x', 3\]"),
         ({"rows": [{"q": "?", "a": []}]}, "row 0: expected at least one reference, got none in a"),
         ({"rows": [{"q": "?", "a": None}]}, "row 0: expected at least one reference, got none in a"),
+        (
+            {"rows": [ROWS[0], {"q": "?", "a": " "}], "path": "a.csv"},
+            "row 1: expected at least one reference, got none",
+        ),
+        (
+            {"rows": [{"q": "?", "a": ""}, {"q": "!", "a": [" "]}]},
+            "'quiz': every reference is empty, so .* its answers",
+        ),
         ({"rows": [{"q": None, "a": "1"}]}, "row 0: prompt: column 'q' is null"),
         ({"rows": [ROWS[0], {"q": math.nan, "a": "1"}]}, "row 1: prompt: column 'q': expected text .* got NaN"),
         ({"rows": [ROWS[0], {"q": "a\ud83d", "a": "1"}]}, "row 1: prompt: column 'q': .* at character 1 is half of"),

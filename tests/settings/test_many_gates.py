@@ -122,6 +122,16 @@ def test_a_mistake_is_named_by_its_line_and_key(tmp_path: Path, defaults: str, e
     assert problem.startswith(f"{tmp_path / FILE_NAME}:")
 
 
+def test_lists_that_multiply_to_more_gates_than_anyone_runs_are_refused_at_once(tmp_path: Path) -> None:
+    names, strides = ", ".join(f"m{number}" for number in range(300)), ", ".join(map(str, range(1, 300)))
+    entry = f"ppl_max: {{model: [{names}], dataset: [{names}], stride: [{strides}], limit: 2}}"
+    gates, (problem,) = read(tmp_path, f"gates:\n  - {entry}\n")
+    assert gates == []
+    assert (
+        "yaml:2: gates[0].ppl_max: expected at most 10,000 gates of an entry, got 26,910,000: 300 of model, " in problem
+    )
+
+
 def test_a_null_takes_a_default_away_or_leaves_an_argument_out_for_one_name(tmp_path: Path) -> None:
     short = """
     defaults: {model: m, reference: r, protocol: llama.cpp, max_length: 64, add_bos_token: true}

@@ -8,6 +8,17 @@ from pytest_lmgate.settings.extraction import INVALID, Answer, extracted, read_e
 from pytest_lmgate.settings.presets import READINGS, boxed, last_number, letter
 
 LAST_NUMBERS = [
+    ("x = - 5", "-5"), ("The change is - 5 degrees.", "-5"), ("$x = - 5$", "-5"), ("It is -$ 5", "-5"),
+    ("= −\u00a05", "-5"), ("\\boxed{- 5}", "-5"), ("-USD 5", "-5"), ("‒5", "-5"), ("—5", ""), ("Answer:\n- 5", ""),
+    ("- 12 apples\n- 5 pears", "5"), ("Answer - 5", "5"), ("x - 5", ""), ("-1 1/2", "-1 1/2"), ("$2 1/2", "2 1/2"),
+    ("It takes 2 ½ hours", "2 1/2"), ("$-2\\frac{1}{3}$", "-2 1/3"), ("5 - 2 1/2", ""),
+    ("The area is $25 \\pi$.", ""), ("25 π", ""), ("$3 i$", ""), ("The answer is 3 x", ""), ("\\sqrt 5", ""),
+    ("half of 5", ""), ("5 squared", ""), ("$5 Million", ""), ("5 millions", ""), ("$5 bn", ""), ("about 5 K", ""),
+    ("3 Dozen", ""), ("3천원", ""), ("5 tenths", ""), ("on 12 May", ""), ("the 5th of May", ""), ("May the 5th", ""),
+    ("july 4", ""), ("12 Marbles", "12"), ("5 — 10 days", ""), ("5 per 100 people", ""),
+    ("It takes from 5 to 10 days.", ""), ("5 versus 6", ""), ("The roots are 2, 3", ""), ("3 ⋅ 4", ""),
+    ("It cannot be 5.", ""), ("5 rather than the 6", "5"), ("It is 12, but", ""), ("The total is 12 + ...", ""),
+    ("12\\ 345", "12,345"),
     ("The total is 12 (not 13).", "12"), ("It is 10, because 5*2 is 10 and not 12.", "10"), ("It isn't 5.", ""),
     ("She pays 3 instead of $4.", "3"), ("It is not 5 but 6.", "6"),
     ("The change is −5.", "-5"), ("So x = −12", "-12"), ("It is .5", ".5"), ("= .25", ".25"),
@@ -82,6 +93,17 @@ LAST_NUMBERS = [
     ("the set {1, 2, 3}", ""), ("the point (-3, 5)", ""), ("5~10 days", ""),
 ]  # fmt: skip
 LETTERS = [
+    ("The wrong answer is (A).", ""), ("The answer cannot be A", ""), ("The answer is never B", ""),
+    ("All of them but (C)", ""), ("The answer is (A) or maybe (B)", ""), ("Answer: A B", ""), ("(A)(C)", ""),
+    ("The answer is A. No, B.", "B"), ("The answer is A... no wait, B", "B"), ("The answer is A? No.", ""),
+    ("A: (B)", "B"), ("E.g. this", ""), ("The answer is D.C.", ""), ("The answer is vitamin C.", ""),
+    ("The answer is John F. Kennedy.", ""), ("Person B is right", ""), ("(A) is too small, (B) is too large", ""),
+    ("(A) doesn\u2019t fit.", ""), ("A is clearly the wrong answer", ""), ("I don't think the answer is B.", ""),
+    ("I doubt that the answer is (B)", ""), ("Is the answer B?", ""), ("If the answer is B, then x is odd.", ""),
+    ("The answer is Paris. (A) is Rome", ""), ("The answer is Paris\n\nA) Rome", ""),
+    ("The correct answer is option (B): Paris", "B"), ("Option B: Paris", "B"), ("B. The answer is clear.", "B"),
+    ("(C) This choice is best.", "C"), ("A: The answer is Paris.", ""), ("The answer is $B$", "B"),
+    ("Option A and option B are both wrong, leaving C", "C"),
     ("B", "B"), ("B.", "B"), ("(B)", "B"), ("B) Paris", "B"), ("B: Paris", "B"), ("**B**", "B"),
     ("The answer is B.", "B"), ("Answer: B", "B"), ("The correct answer is (B) Paris.", "B"),
     ("The correct option is B", "B"), ("I choose C", "C"), ("I'd go with C.", "C"), ("\\boxed{B}", "B"),
@@ -141,6 +163,11 @@ LETTERS = [
     ("So the answer must be (F).", "F"), ("The answer I would give is (G)", "G"),
 ]  # fmt: skip
 BOXES = [
+    ("It is \\boxed{5}, not \\boxed{6}.", "5"), ("not $\\boxed{5}$", ""), ("\\boxed{5} \\text{ or } \\boxed{6}", ""),
+    ("\\[\\boxed{5}\\] Or maybe \\[\\boxed{6}\\]", ""), ("\\(\\boxed{5}\\) is wrong", ""),
+    ("\\boxed{5}. No, that is wrong", ""), ("\\boxed{5}. Wait, that's not right", ""),
+    ("\\boxed{5}. No other number fits", "5"), ("\\boxed{?}", ""), ("\\boxed{\\text{}}", ""),
+    ("\\boxed{\\ldots}", ""), ("\\boxed{\\infty}", "\\infty"), ("\\boxed{-}", "-"),
     ("\\boxed{5} is wrong. {6}", ""), ("\\boxed{3}? No: \\boxed{5", ""),
     ("\\boxed{1} is wrong. \\boxed{a{b{c{d{e{f}}}}}}", "a{b{c{d{e{f}}}}}"),
     ("\\boxed{1} is wrong. \\boxed{\\left\\{ x \\right.}", "\\left\\{ x \\right."),

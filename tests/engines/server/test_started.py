@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import shlex
 import shutil
 import subprocess
 import sys
@@ -183,8 +184,11 @@ def test_a_child_of_the_server_that_listens_is_the_server(project: Project) -> N
 
 def test_the_log_has_no_secret_is_in_no_cache_and_goes_with_it(project: Project) -> None:
     printed = f"--print-env THE_SECRET --print-env A_KEY_2 --api-key {SECRET}key"
-    env = {"THE_SECRET": SECRET, "A_KEY_2": "line 4711\nline 4712"}
-    said = project.run([ppl("served", SHORT)], {"served": fake(printed, env=env, content=["text.jsonl"])})
+    env = {"THE_SECRET": SECRET, "A_KEY_2": "line 4711\nline 4712", "HEADER": f"Authorization: Bearer {SECRET}"}
+    env |= {"DB": f"postgres://me:{SECRET}@host/db", "DB_PASS": SECRET}
+    command = f"/bin/sh -c {shlex.quote(f'exec {sys.executable} {FAKE} --port {{port}} {printed}')}"
+    served = entry_of({"command": command, "wait": 30, "env": env, "content": ["text.jsonl"]}, load=FAST)
+    said = project.run([ppl("served", SHORT)], {"served": served})
     assert project.status == 0, said
     (log,) = project.folder.glob("lmgate-logs-*/*/*.log")
     text = log.read_text()
