@@ -79,13 +79,10 @@ def require_unseen(shots: Sequence[tuple[str, str]], rows: Sequence[Sequence[tup
             known.setdefault(_normalized(question), {})[_normalized(right)] = place
 
     def place_of(question: str, answer: str) -> int | None:
-        said, places = (
-            _normalized(answer),
-            known.get(_normalized(question), {}),
-        )  # it may be worked out before it is said
-        return places.get(
-            said, next((place for right, place in places.items() if right and said.endswith(right)), None)
-        )
+        said, places = _normalized(answer), known.get(_normalized(question), {})
+        # An example may work out its answer before it says it.
+        ends = (place for right, place in places.items() if said == right or (right and said.endswith(right)))
+        return next(ends, None)
 
     places = [place_of(*shot) for shot in shots]
     shown = [f"example {number} is row {place}" for number, place in enumerate(places) if place is not None]

@@ -197,10 +197,10 @@ _SUPPOSED = re.compile(
 )
 # A letter behind another word than these is a part of a name, as in vitamin C and John F. Kennedy.
 _NAMED = re.compile(
-    r"(?i)(?<![\w'\u2019])(?!(?:is|are|was|be|answer|option|choice|response|letter|cho+se|pick|select|say|with|so|thus"
-    r"|therefore|hence|it|it['\u2019]s|to|that|of|for|and|or|but|not|than|as|both|only|just|either|neither|nor|my|would"
-    r"|because|since|although|then|now|indeed|also|again|still|correct|right|best|type|says?|leaves|leaving|\w+ly)\s)"
-    r"[a-z]+\s+\Z"
+    r"(?i)(?<![\w'\u2019])(?!(?:is|are|was|be|answer|option|choice|response|letter|statement|cho+se|pick|select|say|with|so"
+    r"|thus|therefore|hence|it|it['\u2019]s|to|that|of|for|and|or|but|not|than|as|both|only|just|either|neither|nor|my|would"
+    r"|think|believe|guess|means|suggests|conclude|makes|because|since|although|then|now|indeed|also|again|still|correct"
+    r"|right|best|type|says?|leaves|leaving|\w+ly)\s)[a-z]+\s+\Z"
 )
 _JOINED_BEFORE = re.compile(
     r"\b[A-J][)\]]?\s*(?:,|/|&|,?\s*\b(?:and|or)\b)\s*(?:(?:maybe|perhaps|possibly)\s+)?\Z|[(\[][A-J][)\]] *\Z"
