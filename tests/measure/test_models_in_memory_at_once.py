@@ -13,11 +13,7 @@ from pytest_lmgate.engines.transformers import loading
 from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.measure import lookup as pool
 from pytest_lmgate.measure.lookup import ModelPool
-from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.windows.tokens import TokenizerFacts
-from tests.measure.entries import perplexity
-
-PROTOCOL = WindowProtocol(max_length=16, stride=8)
 
 
 class _Weights(Runner):
@@ -111,6 +107,6 @@ def test_a_session_holds_as_many_models_as_fit(
     session = workplace.session()
     gc.freeze()  # else each of the collections looks at all that was imported
     for model in ("float", "half", "float"):
-        perplexity(session.evaluator, model, "text", PROTOCOL)
-    perplexity(session.evaluator, "float", "rows", PROTOCOL)
+        session.perplexity(model)
+    session.perplexity(dataset="rows")
     assert at_once == {1: [1, 1, 1], 2: [1, 2]}[most]
