@@ -11,6 +11,7 @@ import pytest
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.loop import Log
 from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.settings.decoding import parse_fixture_call
 from pytest_lmgate.settings.file import load_project
 from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.settings.session import Options
@@ -61,6 +62,10 @@ class Session:
         self, model: Any = "float", dataset: Any = "text", protocol: WindowProtocol = PROTOCOL, **how: Any
     ) -> Score:
         return perplexity(self.evaluator, model, dataset, protocol, **how)
+
+    def score(self, fixture: str, *arguments: Any, **how: Any) -> Score:
+        """Measure as a fixture does."""
+        return self.evaluator.evaluate(parse_fixture_call(fixture, arguments, how))
 
     def watch(self, progress: Any) -> None:
         """Note progress, and press ctrl-c if it is time to."""

@@ -70,7 +70,7 @@ def test_a_well_sealed_entry_without_its_arrays_is_measured_again_with_a_warning
 def test_texts_of_groups_are_averaged_group_by_group_and_the_signature_says_so(workplace: Any) -> None:
     rows = [{"q": text, "a": right, "g": group} for text, right, group in ("aa1", "bb1", "cx1", "dd2", "ee2")]
     entry(workplace, "said", path=write_rows(workplace, "said", rows), source="q", references="a", average_by="g")
-    score = workplace.session().evaluator.evaluate(parse_fixture_call("exact_of", (list, "said"), {}))
+    score = workplace.session().score("exact_of", list, "said")
     assert score == pytest.approx((2 / 3 + 1) / 2)
     assert "|average_by:g" in score.signature
 

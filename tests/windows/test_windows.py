@@ -144,10 +144,3 @@ def test_what_holds_for_every_protocol(
     for edges in (plan.document, plan.begin, plan.end, plan.first):
         assert edges.dtype == np.int64
     assert plan.prefix.dtype == np.bool_
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("totals", [[], [0], [1]])
-def test_a_text_too_short_has_no_windows(protocol: str, totals: list[int]) -> None:
-    plan = plan_windows(Windowing(protocol, 8, 8), totals)
-    assert len(plan) == (1 if (protocol, totals) == ("lm-eval", [1]) else 0)
