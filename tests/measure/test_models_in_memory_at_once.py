@@ -2,7 +2,6 @@
 
 import gc
 import weakref
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -36,20 +35,17 @@ class _Memory:
     def free(self, _: str) -> int:
         return 100 - sum(model.size for model in self.models)
 
-    def get(self, name: str, size: int) -> Runner:
-        return self.pool.get(name, Model(name, self._loading(name, size), weight_bytes=size))
-
-    def present(self) -> list[str]:
-        return sorted(model.name for model in self.models)
-
-    def _loading(self, name: str, size: int) -> Callable[[], Runner]:
+    def get(self, name: str, size: int) -> None:
         def load() -> Runner:
             self.loaded.append(name)
             weights = _Weights(name, size)
             self.models.add(weights)
             return weights
 
-        return load
+        self.pool.get(name, Model(name, load, weight_bytes=size))
+
+    def present(self) -> list[str]:
+        return sorted(model.name for model in self.models)
 
 
 @pytest.fixture
