@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pytest_lmgate.metrics.score import Score
@@ -68,20 +69,6 @@ TARGETS = [
     {"q": "한국어", "t": "中文 é"},
     *({"q": f"{word} a cat {word}", "t": f" {word}"} for word in REPEATED),
 ]
-_TASK = """
-task: {task}
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {data}/{task}.jsonl, shots: {data}/shots.jsonl}}}}
-test_split: test
-fewshot_split: shots
-fewshot_config: {{sampler: first_n}}
-num_fewshot: {shots}
-description: {description}
-output_type: {kind}
-{columns}
-metric_list: [{metrics}]
-"""
-_CHOICES = "doc_to_text: q\ndoc_to_choice: c\ndoc_to_target: a"
 _RUN = """
 import json, sys
 
@@ -124,6 +111,10 @@ def _greedy_rows(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def _columns(**columns: str) -> dict[str, str]:
+    return {f"doc_to_{what}": column for what, column in columns.items()}
+
+
 @dataclass
 class Task:
     """A task of the harness."""
@@ -131,21 +122,23 @@ class Task:
     rows: list[dict[str, Any]]
     model: Path
     shots: list[dict[str, Any]] = field(default_factory=list)
-    description: str = "null"
+    description: str | None = None
     kind: str = "multiple_choice"
-    columns: str = _CHOICES
+    columns: dict[str, str] = field(default_factory=lambda: _columns(text="q", choice="c", target="a"))
     metrics: tuple[str, ...] = ("acc", "acc_norm", "acc_bytes")
 
     def write(self, folder: Path) -> None:
         """Write the task's files into a folder."""
         for file, some in (("quiz", self.rows), ("shots", self.shots or self.rows[:1])):
             (folder / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
-        metrics = ", ".join(f"{{metric: {name}}}" for name in self.metrics)
-        text = _TASK.format(
-            task="quiz", data=folder, shots=len(self.shots), description=self.description, kind=self.kind,
-            columns=self.columns, metrics=metrics,
-        )  # fmt: skip
-        (folder / "quiz.yaml").write_text(text)
+        files = {"test": f"{folder}/quiz.jsonl", "shots": f"{folder}/shots.jsonl"}
+        read = {"dataset_path": "json", "dataset_kwargs": {"data_files": files}, "test_split": "test"}
+        shown = {"fewshot_split": "shots", "fewshot_config": {"sampler": "first_n"}, "num_fewshot": len(self.shots)}
+        asked = {"output_type": self.kind, "description": self.description, **self.columns}
+        metrics = [{"metric": name} for name in self.metrics]
+        (folder / "quiz.yaml").write_text(
+            yaml.safe_dump({"task": "quiz", **read, **shown, **asked, "metric_list": metrics})
+        )
 
 
 @pytest.fixture(scope="module")
@@ -163,16 +156,16 @@ def chatty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def harness(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path, chatty: Path) -> dict[str, dict[str, Any]]:
     """What lm-evaluation-harness finds on each local task: all of it in one process."""
     base = tmp_path_factory.mktemp("harness")
-    several = "doc_to_text: a\ndoc_to_choice: q\ndoc_to_target: t"
+    several = _columns(text="a", choice="q", target="t")
     target: Any = {
         "kind": "loglikelihood",
-        "columns": "doc_to_text: q\ndoc_to_target: t\ntarget_delimiter: ''",
+        "columns": {**_columns(text="q", target="t"), "target_delimiter": ""},
         "metrics": ("perplexity", "acc"),
     }
     asked = {
         "hard": Task(HARD, checkpoint),
         # Without a chat the harness puts nothing behind a task's description.
-        "shown": Task(HARD, chatty, SHOTS, json.dumps(f"{SYSTEM}\n\n")),
+        "shown": Task(HARD, chatty, SHOTS, f"{SYSTEM}\n\n"),
         "chat": Task(HARD, chatty, SHOTS, SYSTEM),
         "several": Task(SEVERAL, checkpoint, columns=several),
         "several-shown": Task(SEVERAL, chatty, SEVERAL_SHOTS, columns=several),
