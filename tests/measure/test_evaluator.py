@@ -1,18 +1,16 @@
 """Measured once, judged many times: what runs a model, what is found, and what never is."""
 
 import json
-import math
-from typing import Any, get_args
+from typing import Any
 
 import pytest
-from msgspec import structs
 
 from pytest_lmgate.cache.files import read_sealed
 from pytest_lmgate.cache.store import Fingerprint, Store, StoredResult
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.settings.decoding import parse_fixture_call
-from pytest_lmgate.settings.gate_options import Unit, WindowProtocol
-from tests.measure.entries import PROTOCOL, entry, write_rows
+from pytest_lmgate.settings.gate_options import WindowProtocol
+from tests.measure.entries import entry, write_rows
 
 
 def test_a_score_says_what_was_measured_and_how_and_is_found_the_second_time(workplace: Any, loads: list[str]) -> None:
@@ -30,25 +28,6 @@ def test_a_score_says_what_was_measured_and_how_and_is_found_the_second_time(wor
     assert [lookup.hit for lookup in session.evaluator.measurements.lookups] == [False, True]
     assert loads == ["float"]
     assert session.warnings == []
-
-
-def test_units_and_averages_need_no_model(workplace: Any, loads: list[str]) -> None:
-    workplace.session().perplexity()
-    session = workplace.session()
-    by_unit = {unit: structs.replace(PROTOCOL, unit=unit) for unit in get_args(Unit)}
-    scores = {unit: session.perplexity(protocol=protocol) for unit, protocol in by_unit.items()}
-    window = session.perplexity(protocol=structs.replace(PROTOCOL, average="window"))
-    bpb = session.perplexity(protocol=by_unit["bits_per_byte"], metric="bpb")
-    assert loads == ["float"]
-    assert all(lookup.hit for lookup in session.evaluator.measurements.lookups)
-    bits = math.log2(scores["token"])
-    assert scores["char"] == scores["byte"] == pytest.approx(scores["token"])  # each letter is a token
-    assert scores["bits_per_byte"] == pytest.approx(bits)
-    # Of 4 * 13 words the first letter of the first, "the", is not scored; the text ends in a newline, after which the
-    # convention counts an empty piece.
-    assert math.log2(scores["word"]) == pytest.approx(bits * (4 * 52 - 1) / (4 * 13 + 1 - 1 / 3))
-    assert window != scores["token"]
-    assert (bpb, bpb.metric) == (scores["bits_per_byte"], "bpb")
 
 
 def test_a_well_sealed_entry_without_its_arrays_is_measured_again_with_a_warning(
