@@ -64,11 +64,8 @@ def test_the_interval_is_wilsons_and_never_certain() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_log_likelihood_that_is_not_finite_is_an_error(value: float) -> None:
+def test_a_log_likelihood_that_is_not_finite_and_no_rows_are_errors(value: float) -> None:
     with pytest.raises(MetricInputError, match="accuracy: expected finite log-likelihoods, got NaN or infinity"):
         accuracy(statistics(([(-1.0, "a"), (value, "b")], 0)), signature="s")
-
-
-def test_no_rows_are_an_error() -> None:
     with pytest.raises(MetricInputError, match="accuracy: expected at least one row, got none"):
         accuracy(statistics(), signature="s")

@@ -49,7 +49,6 @@ def test_rouge_keeps_precision_and_recall() -> None:
         ({"numeric": True}, "5 apples", "5", False),
         ({"numeric": True}, "0.1", "0.10000000000000001", False),
         ({"ignore_punctuation": True}, "well known", "wellknown", False),
-        ({"ignore_case": True}, "Paris.", "paris", False),
     ],
 )
 def test_exact_match_ignores_what_it_is_told_to_and_nothing_else(
@@ -71,8 +70,6 @@ def test_exact_match_takes_any_reference() -> None:
     [
         ({"ignore_numbers": True}, "1234"),
         ({"ignore_punctuation": True}, "?!"),
-        ({"ignore": r"\(.*\)"}, "(none)"),
-        ({"ignore_numbers": True, "strip": False}, "1 2"),
         ({"ignore": ["a"], "ignore_punctuation": True}, "a."),
         ({"ignore_numbers": True}, ""),
     ],
