@@ -34,13 +34,12 @@ def _replaced_method(model: Any) -> None:
     norm.forward = lambda states: type(norm).forward(norm, states) * 2
 
 
-@pytest.mark.parametrize("change", [_one_weight, _hook])
-def test_a_model_changed_in_place_is_another_model(workplace: Any, change: Callable[[Any], None]) -> None:
+def test_a_model_changed_in_place_is_another_model(workplace: Any) -> None:
     session = workplace.session()
     model = make_model()
     first = _measure(session, model)
     assert _measure(session, model).cached
-    change(model)
+    _one_weight(model)
     changed = _measure(session, model)
     assert (changed.cached, changed.fingerprint == first.fingerprint) == (False, False)
     assert (_measure(session, make_model()), _measure(session, make_model()).cached) == (first, True)

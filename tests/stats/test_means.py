@@ -245,10 +245,9 @@ def test_a_change_of_just_the_tolerance_passes_rarely_whatever_documents_the_tex
     rng = np.random.default_rng(12345)
     windows = np.full(-(-tokens // stride), stride, dtype=np.int64)
     windows[-1] = tokens - stride * (len(windows) - 1)
-    layout = TargetLayout(window_targets=windows, window_document=np.zeros_like(windows), running_text=True)
-    passed = as_rows = 0
+    text, passed, as_rows = layout(windows.tolist(), None), 0, 0
     for _ in range(repetitions):
-        sums, counts = layout.of_targets(_documents(rng, tokens, length, spread, skewed))
+        sums, counts = text.of_targets(_documents(rng, tokens, length, spread, skewed))
         bounds, independent = (made(sums, counts).bounds(0.95) for made in (mean_of_blocks, clustered_mean))
         passed += bounds.upper <= 0
         as_rows += independent.upper <= 0
