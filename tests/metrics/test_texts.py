@@ -70,6 +70,7 @@ def test_exact_match_takes_any_reference() -> None:
     [
         ({"ignore_numbers": True}, "1234"),
         ({"ignore_punctuation": True}, "?!"),
+        ({"ignore_numbers": True, "strip": False}, "1 2"),
         ({"ignore": ["a"], "ignore_punctuation": True}, "a."),
         ({"ignore_numbers": True}, ""),
     ],
@@ -103,6 +104,7 @@ def test_an_empty_output_everywhere_scores_nothing_and_does_not_crash() -> None:
 BAD = {
     "no rows": ([], [], "at least one prediction, got none"),
     "predictions are one string": ("abc", [["abc"]], "predictions to be a list of strings, got str 'abc'"),
+    "predictions are a number": (3, [["abc"]], "predictions to be a list of strings, got int 3"),
     "predictions are a mapping": ({"a": "b"}, [["abc"]], "predictions to be a list of strings, got dict"),
     "a prediction is missing": (["a", None], [["a"], ["b"]], "predictions to be .* got NoneType None at index 1"),
     "no references": (["a"], None, "expected references, got None: pass a list"),
@@ -111,6 +113,7 @@ BAD = {
     "fewer references": (["a", "b"], [["a"]], "references of 2 rows, a list for each prediction, got 1"),
     "references by stream": (["a", "b", "c"], [["a", "b", "c"]], r"sacrebleu lists them per stream.*list\(zip"),
     "a row without references": (["a", "b"], [["a"], []], "row 1: expected at least one reference, got none"),
+    "a row of missing references": (["a", "b"], [["a"], [None]], "row 1: expected at least one reference, got none"),
     "a row whose references are None": (["a", "b"], [["a"], None], "row 1: expected at least one reference, got none"),
     "an empty reference next to another": (["a", "b"], [["a"], ["b", " "]], "row 1: one of its 2 references is empty"),
     "a reference is a number": (["a"], [["a", 5]], r"row 0: references to be .*, got int 5 at index 1"),
@@ -132,6 +135,7 @@ def test_bad_texts_are_refused_with_their_row(case: str) -> None:
         ({"rows": [{}, "x"]}, "rows to be a list of mappings, got str 'x' at index 1"),
         ({"rows": {"text": ["a", "b"]}}, "rows to be a list of mappings"),
         ({"clusters": [1]}, "a cluster label for each of 2 rows, got "),
+        ({"clusters": [1, None]}, "row 1: expected a cluster label such as a string or an integer, got None"),
         ({"clusters": [[1], 2]}, r"row 0: expected a cluster label .*, got \[1\]"),
         ({"clusters": "ab"}, "a list with a cluster label"),
     ],

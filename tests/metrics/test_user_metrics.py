@@ -61,6 +61,7 @@ def test_a_users_value_need_not_be_a_mean() -> None:
         ([1, 1, 1], r"shape \[3, k\] with k >= 2, the last column counting .*; got \[3\]"),
         ([[1, 1]] * 2, r"shape \[3, k\] .*; got \[2, 2\]"),
         ([[1]] * 3, r"shape \[3, k\] .*; got \[3, 1\]"),
+        ([[[1, 1]]] * 3, r"shape \[3, k\] .*; got \[3, 1, 2\]"),
         ([[1, 1], [float("nan"), 1], [float("inf"), 1]], r"got nan in row 1, column 0 \(2 in all\)"),
         ([[1, 1], [1, 0.5], [1, 1]], "whole numbers from 0, got 0.5 in row 1; give the metric a `value`"),
         ([[1, 1], [1, 1], [1, -1]], "whole numbers from 0, got -1 in row 2"),
@@ -111,6 +112,7 @@ def test_details_that_are_no_mapping_from_names_are_told_by_metric(returned: obj
     ("changes", "message"),
     [
         ({"name": "Recall"}, "a letter in lower case, .*got 'Recall'"),
+        ({"name": "keyword-recall"}, "got 'keyword-recall'"),
         ({"name": 5}, "got 5"),
         ({"direction": "up"}, "text metric 'keyword_recall': expected direction 'higher' .*, got 'up'"),
         ({"signature": ""}, "a one-line signature"),
