@@ -53,7 +53,6 @@ class Session:
 
     evaluator: Evaluator
     warnings: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
     progress: list[Any] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     interrupt_after: int | None = None  # batches
@@ -85,7 +84,7 @@ class Workplace:
         session.evaluator = Evaluator(
             load_project(self.folder),
             Options(**{"cache": self.folder / ".lmgate_cache", **options}),
-            Log(session.watch, session.notes.append, session.remarks.append, session.warnings.append),
+            Log(progress=session.watch, remark=session.remarks.append, warn=session.warnings.append),
         )
         return session
 
