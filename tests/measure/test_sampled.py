@@ -94,6 +94,8 @@ def colder(runner: Any, prompts: Any, write: Callable[[Any], Any]) -> Any:
 def test_a_fault_of_the_engine_shows_against_the_model_itself(
     workplace: Any, monkeypatch: pytest.MonkeyPatch, fault: Callable[..., Any]
 ) -> None:
+    import transformers
+
     plain = TransformersRunner.sample
 
     def sample(runner: Any, prompts: Any, settings: Any) -> Any:
@@ -102,8 +104,10 @@ def test_a_fault_of_the_engine_shows_against_the_model_itself(
     monkeypatch.setattr(TransformersRunner, "sample", sample)
     lines = (EXAMPLE / "data" / "bulletins.jsonl").read_text(encoding="utf-8").splitlines()
     texts = [json.loads(line)["text"] for line in lines[:20]]
-    # The example's model has learned a language.
-    found, _ = measured(workplace.session(), "self_kl_of", EXAMPLE / "models" / "float", texts, max_new_tokens=24)
+    folder = EXAMPLE / "models" / "float"  # of a model that has learned a language
+    kinds = transformers.AutoModelForCausalLM, transformers.AutoTokenizer
+    model, tokenizer = (kind.from_pretrained(folder) for kind in kinds)
+    found, _ = measured(workplace.session(), "self_kl_of", (model.float(), tokenizer), texts, max_new_tokens=24)
     assert found > 0.01
 
 
