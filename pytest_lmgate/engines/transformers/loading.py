@@ -307,6 +307,7 @@ def _facts(held: dict[str, Any]) -> dict[str, Any]:
 
 # Constants that older versions of a library stored; the library computes them now.
 _CONSTANTS = re.compile(r"(^|\.)(masked_bias|causal_mask|inv_freq|position_ids|version|_float_tensor)$")
+_FREQUENCY_ROUNDING = 2.0**-6  # of bfloat16
 # Heads that predict several tokens ahead. A model that is asked for the next token does not run them.
 _AHEAD = re.compile(r"(^|[._])(mtp|nextn|medusa)")
 # Heads of masked models for tasks other than filling a mask.
@@ -319,8 +320,8 @@ _SHOWN = 3
 
 def require_all_weights_used(checkpoint: Checkpoint, model: Any, unexpected: Iterable[str]) -> None:
     """Refuse weights that a model does not take, unless they cannot change the probability of the next token."""
-    unused = sorted(key for key in unexpected if not _is_harmless(key, checkpoint, model))
-    if unused:
+    unused = [key for key in unexpected if not _is_harmless(key, checkpoint, model)]
+    if unused := sorted(unused + _other_frequencies(checkpoint.tensors, model)):
         raise ModelError(
             f"model {checkpoint.name!r}: the checkpoint in {checkpoint.folder} holds weights that "
             f"{type(model).__name__} does not use, {_counted(unused)}: use a config.json that belongs to these "
@@ -354,6 +355,21 @@ def _is_harmless(key: str, checkpoint: Checkpoint, model: Any) -> bool:
     alike = (name for name in checkpoint.tensors if f".{name}".endswith(f".{key}") or f".{key}".endswith(f".{name}"))
     stored = [checkpoint.tensors[name] for name in alike]
     return len(stored) == 1 and (len(stored[0].shape) == 4 or not bool(_values(stored[0]).any()))
+
+
+def _other_frequencies(tensors: Mapping[str, Stored], model: Any) -> list[str]:
+    """Return the rotary frequencies, as old checkpoints store them, that a model computes otherwise.
+
+    A common factor, that of linear scaling, may differ.
+    """
+    buffers = [buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq") and not buffer.is_meta]
+    others = []
+    for name, stored in tensors.items():
+        alike = [buffer for buffer in buffers if name.endswith("inv_freq") and [*buffer.shape] == stored.shape]
+        ratios = [_values(stored).float() / buffer.cpu().float() for buffer in alike]
+        if ratios and all(bool((each / each[0] - 1).abs().max() > _FREQUENCY_ROUNDING) for each in ratios):
+            others.append(name)
+    return others
 
 
 def _values(stored: Stored) -> Any:

@@ -24,6 +24,7 @@ from tests.models.zoo import ARCHITECTURES, build, lora, word_tokenizer
 
 Weights = dict[str, torch.Tensor]
 PROJECTION = "model.layers.0.self_attn.q_proj"
+FREQUENCIES = "model.layers.0.self_attn.rotary_emb.inv_freq"
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32}
 
 
@@ -53,6 +54,7 @@ UNUSED: dict[str, tuple[Weights, dict[str, Any]]] = {
     f"{PROJECTION}.qweight": ({f"{PROJECTION}.qweight": torch.ones(4, 32, dtype=torch.int32)}, {}),
     # Scales of a cache of keys and values, which transformers does not apply by itself.
     "model.layers.0.self_attn.k_scale": ({"model.layers.0.self_attn.k_scale": torch.ones(1)}, {}),
+    FREQUENCIES: ({FREQUENCIES: 1e6 ** -torch.arange(0, 1, 0.25)}, {}),  # an old config.json may lack rope_theta
     "model.layers.1.mlp.up_proj.weight": ({}, {"num_hidden_layers": 1}),
     "model.layers.2.mlp.up_proj.weight": (
         {"model.layers.2.mlp.up_proj.weight": torch.ones(3, 3)}, {"num_nextn_predict_layers": 1},
@@ -70,7 +72,8 @@ def test_weights_that_the_model_does_not_take_are_an_error(saved: Path, tmp_path
 
 
 HARMLESS: dict[str, Weights] = {
-    "frequencies": {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)},
+    "frequencies": {FREQUENCIES: 1e4 ** -torch.arange(0, 1, 0.25)},
+    "frequencies that are scaled later": {FREQUENCIES: 4 * (1e4 ** -torch.arange(0, 1, 0.25)).bfloat16()},
     "mask": {"model.layers.0.attn.bias": torch.ones(1, 1, 8, 8)},
     "masked bias": {"model.layers.0.attn.masked_bias": torch.tensor(-1e4)},
     "bias of zeros": {f"{PROJECTION}.bias": torch.zeros(32)},
