@@ -116,6 +116,17 @@ def test_rows_that_were_joined_are_remarked_with_what_can_be_done(workplace: Any
     assert later.remarks == session.remarks[:1]
 
 
+def test_what_windows_puts_into_a_text_unseen_is_remarked(workplace: Any) -> None:
+    session, how = workplace.session(), WindowProtocol(max_length=16)
+    (workplace.folder / "windows.txt").write_bytes("\ufeffab\r\nba\r\n".encode())
+    for dataset in ("windows.txt", ["ab\rba", "ab"], ["ab\nba"]):
+        _measure(session, dataset=dataset, protocol=how)
+    assert [remark.partition(", which")[0] for remark in session.remarks if "its texts have" in remark] == [
+        "windows.txt: its texts have carriage returns (CRLF) and byte-order marks",
+        "in-memory list: its texts have carriage returns (CRLF)",
+    ]
+
+
 def test_a_comparison_that_is_refused_runs_no_model_and_says_nothing_of_the_data(
     workplace: Any, loads: list[str]
 ) -> None:

@@ -15,7 +15,7 @@ from transformers.utils import quantization_config as quantizers
 
 from pytest_lmgate.engines.checkpoints import TokenizerFolder, open_checkpoint
 from pytest_lmgate.engines.registry import library_warnings
-from pytest_lmgate.engines.tokenizers import load_tokenizer, names_in, near_misses, options_of, quiet
+from pytest_lmgate.engines.tokenizers import facts_of, load_tokenizer, names_in, near_misses, options_of, quiet
 from pytest_lmgate.engines.transformers.loading import quantization_config, require_all_used
 from pytest_lmgate.errors import ConfigError, ModelError
 from tests.engines.transformers.measuring import load
@@ -313,6 +313,25 @@ def test_options_reach_the_tokenizer_and_unknown_ones_are_errors(saved: Path) ->
     assert load_tokenizer(TokenizerFolder("m", saved, {"padding_side": "left"})).padding_side == "left"
     with pytest.raises(ConfigError, match=r"^models\.m\.tokenizer\.fix_mistral_regx: \w+ has no such option"):
         load_tokenizer(TokenizerFolder("m", saved, {"fix_mistral_regx": True}))
+    with contextlib.suppress(ConfigError):  # a transformers that has no slow tokenizers
+        assert not load_tokenizer(TokenizerFolder("m", saved, {"use_fast": False})).is_fast
+
+
+def test_two_chat_templates_in_a_folder_are_an_error_for_chats(tmp_path: Path) -> None:
+    tokenizer, turns = word_tokenizer(), [{"role": "user", "content": "w1"}]
+    tokenizer.chat_template = "{{ messages[0].content }} w2"
+    tokenizer.save_pretrained(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    known = json.loads(file.read_text())
+    for stored, options in ((tokenizer.chat_template, {}), ("w3", {"chat_template": "w4"}), ("w3", {})):
+        file.write_text(json.dumps(known | {"chat_template": stored}))
+        chat = facts_of(TokenizerFolder("m", tmp_path, options)).chat
+        assert chat is not None
+        if stored == "w3" and not options:
+            with pytest.raises(ValueError, match=r"chat_template\.jinja and tokenizer_config\.json .* two templates"):
+                chat(turns)
+        else:
+            assert chat(turns) == options.get("chat_template", "w1 w2")
 
 
 def test_what_another_engine_passes_over_is_refused_before_it_runs(saved: Path, tmp_path: Path) -> None:
