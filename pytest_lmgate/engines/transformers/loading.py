@@ -314,6 +314,8 @@ _AHEAD = re.compile(r"(^|[._])(mtp|nextn|medusa)")
 _OF_OTHER_TASKS = re.compile(
     r"(^|\.)(pooler|seq_relationship|sop_classifier|mask_predictions|discriminator_predictions)\."
 )
+# Parts of multimodal models that read no text, of which transformers may load the language model alone.
+_OF_OTHER_INPUTS = re.compile(r"(^|\.)(vision|visual|image|audio|multi_modal|mm|embed_(vision|audio))(_\w+)?\.")
 _ROPE = ("rope_scaling", "rope_parameters")
 _SHOWN = 3
 
@@ -344,6 +346,8 @@ def _is_harmless(key: str, checkpoint: Checkpoint, model: Any) -> bool:
     if _CONSTANTS.search(key) or _AHEAD.search(key) or key in dict(model.named_buffers()):
         return True
     if checkpoint.kind == "masked" and _OF_OTHER_TASKS.search(key):
+        return True
+    if checkpoint.config.keys() & {"vision_config", "audio_config"} and _OF_OTHER_INPUTS.search(key):
         return True
     # A head for tokens ahead may be one more layer, which joins an embedding and a hidden state.
     layer = re.match(r".*\.layers\.\d+\.", key)

@@ -92,6 +92,13 @@ def test_weights_that_change_no_probability_are_silent(saved: Path, tmp_path: Pa
     assert not warned
 
 
+def test_parts_of_a_multimodal_model_that_read_no_text_are_silent(saved: Path, tmp_path: Path) -> None:
+    weights = {name: torch.ones(2, 2) for name in ("vision_model.norm.weight", "multi_modal_projector.linear_1.weight")}
+    load(changed(saved, tmp_path / "m", weights, vision_config={}))
+    with pytest.raises(ModelError, match="does not use, 2 in all"):
+        load(changed(saved, tmp_path / "plain", weights))
+
+
 def test_heads_of_a_masked_model_for_other_tasks_are_silent(tmp_path: Path) -> None:
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     save(transformers.BertForPreTraining(transformers.BertConfig(vocab_size=97, **sizes)), tmp_path)
