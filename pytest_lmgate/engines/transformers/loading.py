@@ -186,6 +186,10 @@ def _decoded(load: dict[str, Any], checkpoint: Checkpoint, device: str) -> dict[
     ``dequantize: true`` is short for a quantization config of the checkpoint's own method that says so.
     """
     options, stored = dict(load), checkpoint.config.get("quantization_config") or {}
+    if "gguf_file" in options:
+        stored = {"quant_method": "gguf"}
+        if not hasattr(transformers, "GgufConfig"):  # an older transformers, which makes floats of every file
+            options.pop("dequantize", None)
     config = options.pop("quantization_config", None)
     if "dequantize" in options:
         config = {**(config or {}), "dequantize": options.pop("dequantize")}
@@ -388,16 +392,21 @@ def require_quantized(
 
     `wanted` is the quantizer's config that was made of `load`, if it has any.
     """
-    stored = checkpoint.config.get("quantization_config")
-    if not stored or getattr(wanted, "dequantize", False):
+    stored, quantizer = checkpoint.config.get("quantization_config") or {}, getattr(model, "hf_quantizer", None)
+    says = f"its config.json has a quantization_config ({stored.get('quant_method')})" if stored else ""
+    if "gguf_file" in load:
+        says, is_float = (
+            _quantized(checkpoint, load["gguf_file"]),
+            all(map(torch.is_floating_point, model.state_dict().values())),
+        )
+        quantizer = None if is_float else quantizer
+    if not says or getattr(wanted, "dequantize", False) or load.get("dequantize"):
         return
-    quantizer = getattr(model, "hf_quantizer", None)
     if quantizer is None:
         why = next((text for text in warnings if "quanti" in text), "")
         raise ModelError(
-            f"model {checkpoint.name!r}: transformers loaded {checkpoint.folder} as a float model, but its config.json "
-            f"has a quantization_config ({stored.get('quant_method')}){why and f' ({why})'}; to measure its "
-            "dequantized weights, write load: {dequantize: true}"
+            f"model {checkpoint.name!r}: transformers loaded {checkpoint.folder} as a float model, but {says}"
+            f"{why and f' ({why})'}; to measure its dequantized weights, write load: {{dequantize: true}}"
         )
     for key in load.get("quantization_config", ()):
         requested, used = (getattr(config, key, None) for config in (wanted, quantizer.quantization_config))
@@ -406,6 +415,19 @@ def require_quantized(
                 f"model {checkpoint.name!r}: load.quantization_config.{key}: {requested!r} is not used, because the "
                 f"checkpoint is quantized already, with {used!r}: remove it"
             )
+
+
+def _quantized(checkpoint: Checkpoint, file: str) -> str:
+    """Return that a GGUF is quantized, in words; empty if it is not."""
+    import gguf  # as transformers does
+
+    kinds = {tensor.tensor_type.name for tensor in gguf.GGUFReader(checkpoint.folder / file).tensors}
+    quantized = sorted(kinds - {"F64", "F32", "F16", "BF16"})
+    return (
+        f"{file} is quantized ({', '.join(quantized)}): for its kernels, make it the path: of the model"
+        if quantized
+        else ""
+    )
 
 
 def quantization_config(name: str, given: Mapping[str, Any]) -> Any:

@@ -18,9 +18,11 @@ from pytest_lmgate.engines.registry import library_warnings
 from pytest_lmgate.engines.tokenizers import facts_of, load_tokenizer, names_in, near_misses, options_of, quiet
 from pytest_lmgate.engines.transformers.loading import quantization_config, require_all_used
 from pytest_lmgate.errors import ConfigError, ModelError
+from tests.engines.gguf.converting import write_gguf
 from tests.engines.transformers.measuring import load
 from tests.models.tiny import made_once
 from tests.models.zoo import ARCHITECTURES, build, lora, word_tokenizer
+from tests.windows.documents import trained_bpe
 
 Weights = dict[str, torch.Tensor]
 PROJECTION = "model.layers.0.self_attn.q_proj"
@@ -230,6 +232,21 @@ def test_a_checkpoint_in_fp8_is_measured_as_a_float_model_only_on_request(saved:
     for asked in ({"dequantize": True}, {"quantization_config": {"quant_method": "fp8", "dequantize": True}}):
         state = load(folder, load=asked, dtype="float32").model.state_dict()
         assert all(torch.allclose(state[name], value.float() / 2) for name, value in small.items())
+
+
+@pytest.mark.parametrize(("dtype", "refused"), [("q8_0", True), ("f16", False)])
+def test_a_gguf_that_transformers_makes_floats_of_is_measured_on_request(
+    tmp_path: Path, dtype: str, refused: bool
+) -> None:
+    model = build("llama", intermediate_size=64)
+    save(model, tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    write_gguf(tmp_path / "m.gguf", model, trained_bpe(["ab ab"], 97), dtype=dtype)
+    with pytest.raises(ModelError, match=r"m\.gguf is quantized \(Q8_0\)") if refused else contextlib.nullcontext():
+        load(tmp_path, load={"gguf_file": "m.gguf"})
+    assert (
+        load(tmp_path, load={"gguf_file": "m.gguf", "dequantize": True}, dtype="float32").model.dtype == torch.float32
+    )
 
 
 def test_an_option_that_a_quantized_checkpoint_overrides_is_an_error(tmp_path: Path) -> None:
