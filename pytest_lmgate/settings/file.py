@@ -197,6 +197,9 @@ def _values(node: yaml.Node, known: dict[yaml.Node, int | None]) -> int:
     known[node] = None
     nodes = [each for pair in node.value for each in pair] if isinstance(node, yaml.MappingNode) else node.value
     is_scalar = isinstance(node, yaml.ScalarNode)
+    if is_scalar and (half := re.search(r"[\ud800-\udfff]", node.value)):
+        text = f"{half[0]!r} is half of a surrogate pair, which is not valid UTF-8"
+        raise yaml.constructor.ConstructorError(None, None, text, node.start_mark)
     known[node] = count = 1 if is_scalar else 1 + sum(_values(each, known) for each in nodes)
     if count > _MOST_VALUES:
         text = f"with its aliases it has more than {_MOST_VALUES:,} values; write out what is needed of them"

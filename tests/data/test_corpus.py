@@ -65,7 +65,7 @@ def test_a_text_file_is_one_text_whole_and_unchanged(tmp_path: Path, suffix: str
 
 def test_lines_are_rows_where_asked_and_end_with_lf_or_crlf_only(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    path.write_bytes("one\r\n\ntwo \u2028 still two\x0c\r three\n".encode())
+    path.write_bytes("\ufeffone\r\n\ntwo \u2028 still two\x0c\r three\n".encode())
     assert read(path, lines=True) == Corpus("d", ("one", "", "two \u2028 still two\x0c\r three"))
     assert read(path, lines=True, limit=2).rows == ("one", "")
 
@@ -144,6 +144,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
         ("a.jsonl", b'\n[\n  {"text": "x"}\n]\n', False, ".*expected one row a line, got a JSON array"),
         ("a.jsonl", b'{"text": "x"}\n{"text": "x", "text": "y"}', False, r".*a\.jsonl:2: 2 columns are called"),
         ("a.jsonl", LFS, False, r".*a\.jsonl.*git lfs pull"),
+        ("a.jsonl", b'{"text": "x"}\n{"text": "a \\ud83d"}', False, r".*a\.jsonl:2: not JSON: \\ud83d is half of a"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_an_error_that_says_why(

@@ -134,6 +134,7 @@ PICKLED_SHARD = "pytorch_model-00001-of-00001.bin"
             {"pytorch_model.bin": ["a"], PICKLED_SHARD: ["a"], "pytorch_model.bin.index.json": {"a": PICKLED_SHARD}},
             f"{TWO_SETS}pytorch_model.bin and ",
         ),
+        ({"pytorch_model.bin": ["a"], PICKLED_SHARD: ["a"]}, f"{TWO_SETS}{PICKLED_SHARD} and "),
         (SHARDED, ""),
         # Mistral's own format, a variant, an adapter, a part with tensors of its own, an index of a single file.
         (SHARDED | {"consolidated.safetensors": ["a"], "model.fp16.safetensors": ["a"]}, ""),

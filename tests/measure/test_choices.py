@@ -224,7 +224,7 @@ def test_every_log_likelihood_and_accuracy_is_the_harnesss(
     entry(workplace, "quiz", path=write_rows(workplace, "rows", rows), question="q", answer="a", **keys)
     session, asked = workplace.session(), parse_fixture_call("accuracy_of", (model, "quiz"), {})
     score, theirs = session.evaluator.evaluate(asked), harness[task]
-    np.testing.assert_allclose(session.evaluator.cached_statistics(asked)[1], _values(theirs), rtol=1e-5)
+    np.testing.assert_allclose(session.evaluator.cached_statistics(asked)[1].log_likelihood, _values(theirs), rtol=1e-5)
     assert {name: score.details[name] for name in theirs["accuracy"]} == pytest.approx(theirs["accuracy"], abs=1e-12)
     if "examples" in keys:
         shown = f"|truncate:left|examples:{len(examples)}|{'chat|' * chat}delimiter:{'' if chat else ' '!r}|"

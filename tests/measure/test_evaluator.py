@@ -81,6 +81,17 @@ def test_rows_that_were_joined_are_remarked_with_what_can_be_done(many: Any) -> 
     assert later.remarks == session.remarks[:1]
 
 
+def test_what_windows_puts_into_a_text_unseen_is_remarked(workplace: Any) -> None:
+    session = workplace.session()
+    (workplace.folder / "windows.txt").write_bytes("\ufeffab\r\nba\r\n".encode())
+    for dataset in ("windows.txt", ["ab\rba", "ab"], ["ab\nba"]):
+        session.perplexity(dataset=dataset, protocol=WindowProtocol(max_length=16))
+    assert [remark.partition(", which")[0] for remark in session.remarks if "its texts have" in remark] == [
+        "windows.txt: its texts have carriage returns (CRLF) and byte-order marks",
+        "in-memory list: its texts have carriage returns (CRLF)",
+    ]
+
+
 def test_a_comparison_that_is_refused_runs_no_model_and_says_nothing_of_the_data(many: Any, loads: list[str]) -> None:
     session = many.session()
 

@@ -212,6 +212,7 @@ def _doubled(form: str) -> str:
         ("models: {a: {revision: 010}}", 1, "010 would be the number 8"),
         ("gates: [-1_0.5]", 1, "-1_0.5 would be the number -10.5"),
         ("models: 0x_", 0, "base 16"),
+        ('datasets:\n  a: {stop: "x\\ud83d"}', 2, "is half of a surrogate pair"),
         ("models: &a {b: *a}", 1, "an alias repeats what it is in itself"),
         ("models: &a\n  - *a", 1, "an alias repeats what it is in itself"),
         pytest.param(_doubled("[{}, {}]"), 19, "more than 1,000,000 values", id="aliases"),

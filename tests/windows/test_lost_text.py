@@ -89,3 +89,19 @@ def test_characters_that_the_tokens_do_not_give_back_are_counted(tokenizer: Any,
     # Lines that are tokenized one by one, and special tokens, are no loss.
     lines = Streams([np.append(1, np.tile(streams.ids[0], 2))], texts=[[text, text]])
     assert lost_characters(lines, facts).tolist() == [2 * lost]
+
+
+@pytest.mark.parametrize(
+    ("step", "lost"),
+    [
+        (tokenizers.normalizers.Lowercase(), 0),
+        (tokenizers.normalizers.Strip(), 0),
+        (tokenizers.normalizers.Replace("b", "a"), 1),
+    ],
+)
+def test_of_texts_that_are_alike_but_for_case_and_spaces_only_letters_are_lost(step: Any, lost: int) -> None:
+    facts, text = tokenizer_facts(normalized(step)), " Ab "
+    streams = Streams([facts.ids(text, special=False)], texts=[[text]])
+    found = lost_characters(streams, facts, str.casefold)
+    assert found is not None
+    assert found.tolist() == [lost]

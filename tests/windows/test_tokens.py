@@ -288,6 +288,7 @@ def test_what_stands_before_and_behind_every_text_is_found(prefix: tuple[int, ..
 def test_a_text_that_begins_with_the_bos_itself_has_it_once() -> None:
     framing = Framing((1, 7), (2,))
     assert framing.around(framing.own([1, 7, 1, 50, 2])) == [1, 7, 50, 2]
+    assert framing.around(framing.own([1, 7, 1, 7, 50, 2])) == [1, 7, 50, 2], "as [gMASK]<sop>"
     assert framing.around(framing.once([50, 1])) == [1, 7, 50, 1, 2]
     assert Framing().once([1, 50]) == [1, 50], "the tokenizer adds none"
 

@@ -91,7 +91,7 @@ def test_choices_have_their_likelihoods_so_that_every_answer_is_the_models(bench
 
     score, found = bench.measure("accuracy_of", "exact", "quiz")
 
-    assert np.abs(np.array(found) + expected.ravel()).max() < 30 * bench.engine.rounding
+    assert np.abs(found.log_likelihood + expected.ravel()).max() < 30 * bench.engine.rounding
     right = [row["label"] for row in QUIZ] == expected.argmin(1)
     assert float(score) == right.mean()
     assert 0 < right.mean() < 1

@@ -50,6 +50,13 @@ def test_beam_search_is_that_of_generate_and_the_checkpoints_own_way_of_decoding
     assert model.generation_config.to_dict() == before
 
 
+def test_a_padding_token_without_an_embedding_is_not_read(llama: Any) -> None:
+    tokenizer = word_tokenizer()
+    tokenizer.add_special_tokens({"pad_token": "<added>"})
+    assert tokenizer.pad_token_id == llama.config.vocab_size
+    assert written(llama, tokenizer, PROMPTS) == alone(llama, TOKENIZER, PROMPTS)
+
+
 class HeedlessLlama(transformers.LlamaForCausalLM):
     """It does not look at the attention mask, as some models with code of their own."""
 

@@ -20,15 +20,26 @@ from transformers.utils import quantization_config as quantizers
 
 from pytest_lmgate.engines.checkpoints import TokenizerFolder, open_checkpoint
 from pytest_lmgate.engines.registry import library_warnings
-from pytest_lmgate.engines.tokenizers import load_tokenizer, names_in, near_misses, options_of, quiet, tokenizer_facts
+from pytest_lmgate.engines.tokenizers import (
+    facts_of,
+    load_tokenizer,
+    names_in,
+    near_misses,
+    options_of,
+    quiet,
+    tokenizer_facts,
+)
 from pytest_lmgate.engines.transformers.loading import quantization_config, require_all_used, wrap_pair
 from pytest_lmgate.errors import ConfigError, ModelError
+from tests.engines.gguf.converting import write_gguf
 from tests.engines.transformers.measuring import load
 from tests.models.tiny import made_once
 from tests.models.zoo import ARCHITECTURES, VOCABULARY, build, lora, word_tokenizer, words
+from tests.windows.documents import trained_bpe
 
 Weights = dict[str, torch.Tensor]
 PROJECTION, WEIGHT = "model.layers.0.self_attn.q_proj", "model.layers.1.mlp.up_proj.weight"
+FREQUENCIES = "model.layers.0.self_attn.rotary_emb.inv_freq"
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32}
 
 
@@ -128,6 +139,7 @@ UNUSED: dict[str, tuple[Weights, dict[str, Any]]] = {
     "score.weight": ({"score.weight": torch.ones(1, 32)}, {"architectures": ["LlamaForSequenceClassification"]}),
     # Scales of a cache of keys and values, which transformers does not apply by itself.
     "model.layers.0.self_attn.k_scale": ({"model.layers.0.self_attn.k_scale": torch.ones(1)}, {}),
+    FREQUENCIES: ({FREQUENCIES: 1e6 ** -torch.arange(0, 1, 0.25)}, {}),  # an old config.json may lack rope_theta
     "model.layers.1.mlp.up_proj.weight": ({}, {"num_hidden_layers": 1}),
     "model.layers.2.mlp.up_proj.weight": (
         {"model.layers.2.mlp.up_proj.weight": torch.ones(3, 3)}, {"num_nextn_predict_layers": 1},
@@ -145,7 +157,8 @@ def test_weights_that_the_model_does_not_take_are_an_error(saved: Path, tmp_path
 
 
 HARMLESS: dict[str, Weights] = {
-    "frequencies": {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)},
+    "frequencies": {FREQUENCIES: 1e4 ** -torch.arange(0, 1, 0.25)},
+    "frequencies that are scaled later": {FREQUENCIES: 4 * (1e4 ** -torch.arange(0, 1, 0.25)).bfloat16()},
     "mask": {"model.layers.0.attn.bias": torch.ones(1, 1, 8, 8)},
     "masked bias": {"model.layers.0.attn.masked_bias": torch.tensor(-1e4)},
     "bias of zeros": {f"{PROJECTION}.bias": torch.zeros(32)},
@@ -162,6 +175,13 @@ def test_weights_that_change_no_probability_are_silent(saved: Path, tmp_path: Pa
     with library_warnings() as warned:
         load(folder)
     assert not warned
+
+
+def test_parts_of_a_multimodal_model_that_read_no_text_are_silent(saved: Path, tmp_path: Path) -> None:
+    weights = {name: torch.ones(2, 2) for name in ("vision_model.norm.weight", "multi_modal_projector.linear_1.weight")}
+    load(changed(saved, tmp_path / "m", weights, vision_config={}))
+    with pytest.raises(ModelError, match="does not use, 2 in all"):
+        load(changed(saved, tmp_path / "plain", weights))
 
 
 def test_heads_of_a_masked_model_for_other_tasks_are_silent(tmp_path: Path) -> None:
@@ -288,6 +308,21 @@ def test_a_checkpoint_in_fp8_is_measured_as_a_float_model_only_on_request(saved:
         assert all(torch.allclose(state[name], value.float() / 2) for name, value in small.items())
 
 
+@pytest.mark.parametrize(("dtype", "refused"), [("q8_0", True), ("f16", False)])
+def test_a_gguf_that_transformers_makes_floats_of_is_measured_on_request(
+    tmp_path: Path, dtype: str, refused: bool
+) -> None:
+    model = build("llama", intermediate_size=64)
+    save(model, tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    write_gguf(tmp_path / "m.gguf", model, trained_bpe(["ab ab"], 97), dtype=dtype)
+    with pytest.raises(ModelError, match=r"m\.gguf is quantized \(Q8_0\)") if refused else contextlib.nullcontext():
+        load(tmp_path, load={"gguf_file": "m.gguf"})
+    assert (
+        load(tmp_path, load={"gguf_file": "m.gguf", "dequantize": True}, dtype="float32").model.dtype == torch.float32
+    )
+
+
 def test_an_option_that_a_quantized_checkpoint_overrides_is_an_error(tmp_path: Path) -> None:
     stored = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
     with quiet():
@@ -369,6 +404,25 @@ def test_options_reach_the_tokenizer_and_unknown_ones_are_errors(saved: Path) ->
     assert load_tokenizer(TokenizerFolder("m", saved, {"padding_side": "left"})).padding_side == "left"
     with pytest.raises(ConfigError, match=r"^models\.m\.tokenizer\.fix_mistral_regx: \w+ has no such option"):
         load_tokenizer(TokenizerFolder("m", saved, {"fix_mistral_regx": True}))
+    with contextlib.suppress(ConfigError):  # a transformers that has no slow tokenizers
+        assert not load_tokenizer(TokenizerFolder("m", saved, {"use_fast": False})).is_fast
+
+
+def test_two_chat_templates_in_a_folder_are_an_error_for_chats(tmp_path: Path) -> None:
+    tokenizer, turns = word_tokenizer(), [{"role": "user", "content": "w1"}]
+    tokenizer.chat_template = "{{ messages[0].content }} w2"
+    tokenizer.save_pretrained(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    known = json.loads(file.read_text())
+    for stored, options in ((tokenizer.chat_template, {}), ("w3", {"chat_template": "w4"}), ("w3", {})):
+        file.write_text(json.dumps(known | {"chat_template": stored}))
+        chat = facts_of(TokenizerFolder("m", tmp_path, options)).chat
+        assert chat is not None
+        if stored == "w3" and not options:
+            with pytest.raises(ValueError, match=r"chat_template\.jinja and tokenizer_config\.json .* two templates"):
+                chat(turns)
+        else:
+            assert chat(turns) == options.get("chat_template", "w1 w2")
 
 
 def test_what_another_engine_passes_over_is_refused_before_it_runs(saved: Path, tmp_path: Path) -> None:

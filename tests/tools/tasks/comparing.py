@@ -99,7 +99,11 @@ def _measured(
             score = None
         measurement, statistics = evaluator.cached_statistics(asked)
         assert score is None or statistics is not None, "it is not kept"
-        yield _name_of(metric, given), score, statistics if isinstance(measurement, ChoiceLikelihoods) else []
+        yield (
+            _name_of(metric, given),
+            score,
+            statistics.log_likelihood.tolist() if isinstance(measurement, ChoiceLikelihoods) else [],
+        )
 
 
 def _name_of(metric: str, given: dict[str, Any]) -> str:
