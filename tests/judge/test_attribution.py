@@ -58,7 +58,7 @@ class Found:
     """Rows, and a model that gets worse than its baseline at the letter z."""
 
     def __init__(self, folder: Path, rows: Sequence[str], engine: Backend) -> None:
-        self.folder, self.rows, self.engine = folder, rows, engine
+        self.folder, self.engine = folder, engine
         lines = [json.dumps({"text": row, "half": "ab"[2 * at // len(rows)]}) for at, row in enumerate(rows)]
         (folder / "rows.jsonl").write_text("".join(f"{line}\n" for line in lines))
         (folder / "text.txt").write_text("\n".join(rows))
@@ -84,8 +84,8 @@ class Found:
         self.verdict({}, metric, dataset, update="all", **how)
         return self.verdict({"z": 5.0}, metric, dataset, **how)
 
-    def against_good(self, metric: str, dataset: str = "rows", **how: Any) -> Verdict:
-        return self.verdict({"z": 5.0}, metric, dataset, against="good", **how)
+    def against_good(self, metric: str, **how: Any) -> Verdict:
+        return self.verdict({"z": 5.0}, metric, "rows", against="good", **how)
 
 
 @pytest.fixture
@@ -163,28 +163,18 @@ def refused() -> TokenizerFacts:
 
 
 @pytest.mark.parametrize(
-    ("tokenizer", "note"),
+    ("tokenizer", "passages", "note"),
     [
-        (lost, "it is unknown where the model got worse: OSError: the letters are gone"),
-        (refused, "the letters are of another model"),
+        (lost, [], "it is unknown where the model got worse: OSError: the letters are gone"),
+        (refused, [], "the letters are of another model"),
+        (None, [("row 1", 12.0, "azzz"), ("row 2", 8.0, "azza")], "loading the model, so its tokens are unknown"),
     ],
 )
-def test_a_tokenizer_that_cannot_be_read_leaves_the_verdict_and_a_note(
-    found: Callable[..., Found], tokenizer: Callable[[], TokenizerFacts], note: str
+def test_without_a_tokenizer_the_verdict_its_tags_and_a_note_stay(
+    found: Callable[..., Found], tokenizer: Any, passages: list[Any], note: str
 ) -> None:
-    rows = ["aaaa", "azzz"] * 20 + ["azzz"] * 40
-    told = where(found(rows, Readers(tells=tokenizer)).against_good("ppl", protocol="document"))
-    assert told.passages == ()
-    assert [tag.value for tag in told.tags] == ["b", "a"]
-    assert told.notes == (note,)
-
-
-def test_without_a_tokenizer_rows_are_named_by_number_and_a_note_says_why(found: Callable[..., Found]) -> None:
     rows = ["aaaa", "azzz", "azza"] + ["aaaa"] * 17
-    told = where(found(rows, Readers(tells=None)).against_good("ppl", protocol="document"))
-    assert [(passage.place, passage.rise, passage.begins) for passage in told.passages] == [
-        ("row 1", 12.0, "azzz"),
-        ("row 2", 8.0, "azza"),
-    ]
-    (note,) = told.notes
-    assert note.endswith("without loading the model, so its tokens are unknown")
+    told = where(found(rows, Readers(tells=tokenizer)).against_good("ppl", protocol="document"))
+    assert [(passage.place, passage.rise, passage.begins) for passage in told.passages] == passages
+    assert told.tags[0].value == "a"
+    assert told.notes[0].endswith(note)

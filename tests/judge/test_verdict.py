@@ -14,24 +14,19 @@ from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.stats.sample import Sample, Scale
 from tests.stats.samples import right_or_wrong
 
-_NOT_FINITE = [math.nan, -math.nan, math.inf, -math.inf]
 
-
-def _score(value: float, direction: Literal["lower", "higher"] = "lower") -> Score:
+def _score(value: float, direction: Literal["lower", "higher"]) -> Score:
     return Score(value, metric="m", n=10, signature="s", direction=direction)
 
 
 @pytest.mark.parametrize(
     ("direction", "value", "limit", "outcome"),
     [
-        ("lower", 16.5, 16.5, "pass"),
+        ("lower", 100.0, 100.0, "pass"),
         ("lower", math.nextafter(100.0, 200.0), 100.0, "fail"),
-        ("lower", math.nextafter(100.0, 0.0), 100.0, "pass"),
         ("higher", 0.9451, 0.95, "fail"),
         ("higher", math.nextafter(0.95, 0.0), 0.95, "fail"),
         ("higher", 0.95, 0.95, "pass"),
-        ("lower", 0.0, 1e-300, "pass"),
-        ("lower", 1e308, 1e307, "fail"),
     ],
 )
 def test_a_value_is_compared_unrounded_and_the_limit_itself_passes(
@@ -41,11 +36,12 @@ def test_a_value_is_compared_unrounded_and_the_limit_itself_passes(
 
 
 @pytest.mark.parametrize("direction", ["lower", "higher"])
-@pytest.mark.parametrize("value", _NOT_FINITE)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_an_error_and_never_a_pass(direction: Literal["lower", "higher"], value: float) -> None:
     assert judge_limit(_score(value, direction), 16.5) == "error"
     assert judge_limit(_score(16.5, direction), value) == "error"
     assert judge_limit(_score(value, direction), value) == "error"
+    assert judge_bounds(_score(value, direction), 1.0, 0.95)[0] == "error"
 
 
 def _share(right: int, n: int) -> Score:
@@ -83,8 +79,3 @@ def test_a_perplexity_with_a_confidence_needs_its_upper_bound_within_the_limit()
     found, bounded = judge_bounds(score, lower - 0.01, 0.95)
     assert (found, bounded.bounds) == ("fail", "student")
     assert (bounded.lower, bounded.upper) == pytest.approx((lower, upper))
-
-
-@pytest.mark.parametrize("value", _NOT_FINITE)
-def test_no_bound_is_asked_of_what_is_not_finite(value: float) -> None:
-    assert judge_bounds(_score(value), 1.0, 0.95)[0] == "error"
