@@ -121,7 +121,7 @@ MANY[BAD] = "zzzzz" + MANY[BAD]
 )
 def test_of_more_rows_than_a_baseline_keeps_the_neighbours_of_the_worst_are_named(
     found: Callable[..., Found], metric: str, how: dict[str, Any], size: Callable[[str], int] | None
-) -> None:
+):
     told = where(found(MANY).against_baseline(metric, **how))
     worst, *others = told.passages
     assert others == []
@@ -132,7 +132,7 @@ def test_of_more_rows_than_a_baseline_keeps_the_neighbours_of_the_worst_are_name
     assert size is None or worst.count == sum(map(size, named))
 
 
-def test_averaged_windows_that_all_begin_in_one_row_are_named_by_their_tokens(found: Callable[..., Found]) -> None:
+def test_averaged_windows_that_all_begin_in_one_row_are_named_by_their_tokens(found: Callable[..., Found]):
     # 51 windows of 4 tokens, of which the last one alone reaches into the second row.
     rows = ["a" * 100 + "z" * 8 + "a" * 92, "bb"]
     verdict = found(rows).against_baseline("ppl", protocol="gptq", max_length=4)
@@ -149,7 +149,7 @@ def test_averaged_windows_that_all_begin_in_one_row_are_named_by_their_tokens(fo
 )
 def test_a_running_text_is_named_by_its_blocks_where_no_tokenizer_tells_its_tokens(
     found: Callable[..., Found], engine: Backend, places: list[str]
-) -> None:
+):
     told = where(found(["a" * 100 + "z" * 8 + "a" * 92], engine).against_baseline("ppl", "text", max_length=8))
     assert [passage.place for passage in told.passages] == places
 
@@ -172,7 +172,7 @@ def refused() -> TokenizerFacts:
 )
 def test_without_a_tokenizer_the_verdict_its_tags_and_a_note_stay(
     found: Callable[..., Found], tokenizer: Any, passages: list[Any], note: str
-) -> None:
+):
     rows = ["aaaa", "azzz", "azza"] + ["aaaa"] * 17
     told = where(found(rows, Readers(tells=tokenizer)).against_good("ppl", protocol="document"))
     assert [(passage.place, passage.rise, passage.begins) for passage in told.passages] == passages

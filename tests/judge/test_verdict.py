@@ -31,13 +31,13 @@ def _score(value: float, direction: Literal["lower", "higher"]) -> Score:
 )
 def test_a_value_is_compared_unrounded_and_the_limit_itself_passes(
     direction: Literal["lower", "higher"], value: float, limit: float, outcome: str
-) -> None:
+):
     assert judge_limit(_score(value, direction), limit) == outcome
 
 
 @pytest.mark.parametrize("direction", ["lower", "higher"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_an_error_and_never_a_pass(direction: Literal["lower", "higher"], value: float) -> None:
+def test_what_is_not_finite_is_an_error_and_never_a_pass(direction: Literal["lower", "higher"], value: float):
     assert judge_limit(_score(value, direction), 16.5) == "error"
     assert judge_limit(_score(16.5, direction), value) == "error"
     assert judge_limit(_score(value, direction), value) == "error"
@@ -57,7 +57,7 @@ def _share(right: int, n: int) -> Score:
 )
 def test_a_limit_gate_with_a_confidence_needs_the_bound_on_the_right_side(
     counts: tuple[int, int], limit: float, confidence: float
-) -> None:
+):
     right, n = counts
     interval = scipy.stats.binomtest(right, n).proportion_ci(2 * confidence - 1, method="wilson")
     assume(min(abs(interval.low - limit), abs(interval.high - limit)) > 1e-9)
@@ -68,7 +68,7 @@ def test_a_limit_gate_with_a_confidence_needs_the_bound_on_the_right_side(
     assert (bounded.needed is None) or outcome == "inconclusive"
 
 
-def test_a_perplexity_with_a_confidence_needs_its_upper_bound_within_the_limit() -> None:
+def test_a_perplexity_with_a_confidence_needs_its_upper_bound_within_the_limit():
     sums = np.array([20.0, 22.0, 21.0, 23.0, 19.0])
     sample = Sample(sums[:, None], np.full(5, 10), Scale("lower", exponential=True, lowest=1))
     score = Score(sample.value(), metric="ppl", n=50, signature="s", sample=sample)
