@@ -106,7 +106,7 @@ def test_the_last_runs_are_shown_and_all_are_judged(runs: Path):
 
 def test_runs_that_were_not_judged_are_named_where_they_are_shown_and_are_not_in_the_picture(tmp_path: Path):
     for day in range(1, 6):
-        gate = record(None if day % 2 else 9.0, 0.1, id="g", verdict="pass", limit=None)
+        gate = record(None if day % 2 else 9.0 + day / 100, 0.1, id="g", verdict="pass", limit=None)
         keep(tmp_path, day, [gate], stopped=day % 2 == 1)
     assert lmgate(tmp_path, "--svg", tmp_path / "x.svg").exit_code == 0
     assert len(ElementTree.parse(tmp_path / "x.svg").findall(f".//{SVG}circle")) == 2
