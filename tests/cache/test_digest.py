@@ -74,7 +74,7 @@ def test_a_file_that_was_just_written_is_not_remembered(
     assert not (tmp_path / "digests").exists()
 
 
-def test_a_file_that_changes_while_it_is_read_is_not_remembered(
+def test_a_file_that_changes_while_it_is_read_is_read_again(
     weights: Path, digests: FileDigests, monkeypatch: pytest.MonkeyPatch
 ):
     def read_and_changed(path: Path) -> str:

@@ -14,7 +14,7 @@ from pytest_lmgate.errors import CacheError, UnsignedError
 from pytest_lmgate.settings.session import CacheKey
 
 
-def test_the_data_is_on_the_disk_before_the_name_and_the_name_before_it_returns(
+def test_data_is_on_the_disk_before_its_name_and_that_before_it_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     steps: list[str] = []
@@ -69,9 +69,7 @@ write_durably(Path(sys.argv[1]), b"new")
 @pytest.mark.parametrize(
     ("step", "when", "found"), [("fsync", "before", b"old"), ("fsync", "after", b"old"), ("replace", "after", b"new")]
 )
-def test_a_process_killed_between_the_steps_leaves_the_old_file_or_the_new_one(
-    tmp_path: Path, step: str, when: str, found: bytes
-):
+def test_a_process_killed_between_steps_leaves_the_old_or_new_file(tmp_path: Path, step: str, when: str, found: bytes):
     path = tmp_path / "a"
     write_durably(path, b"old")
     status = subprocess.run([sys.executable, "-c", _KILLED, str(path), step, when], check=False).returncode

@@ -38,9 +38,7 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP], ids=errno.errorcode.get)
-def test_where_the_system_has_no_locks_one_process_waits_for_the_other(
-    tmp_path: Path, libc: dict[str, str], number: int
-):
+def test_where_a_system_has_no_locks_one_process_waits_for_another(tmp_path: Path, libc: dict[str, str], number: int):
     env, path = libc | {"FLOCK_ERRNO": str(number)}, tmp_path / "locks" / "a.lock"
     first = start(path, env)
     said = line(first)

@@ -42,9 +42,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]
         process.wait()
 
 
-def test_two_machines_share_measurements_through_s3_and_go_on_when_it_dies(
-    server: subprocess.Popen[bytes], tmp_path: Path
-):
+def test_machines_share_measurements_through_s3_and_go_on_when_it_dies(server: subprocess.Popen[bytes], tmp_path: Path):
     said: list[str] = []
 
     def machine(name: str) -> Store:

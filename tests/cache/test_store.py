@@ -79,11 +79,14 @@ def test_a_partial_measurement_is_not_a_whole_one_and_goes_when_the_whole_comes(
     assert not cache.file(".partial").exists()
 
 
-def _sealed(body: bytes) -> Callable[[Path], None]:
+Spoil = Callable[[Path], object]
+
+
+def _sealed(body: bytes) -> Spoil:
     return lambda path: write_sealed(path, body)
 
 
-def _sealed_metadata(fingerprint: str, facts: str) -> Callable[[Path], None]:
+def _sealed_metadata(fingerprint: str, facts: str) -> Spoil:
     return _sealed(safetensors.numpy.save({}, metadata={"fingerprint": fingerprint, "facts": facts}))
 
 
@@ -110,9 +113,7 @@ _BAD = {
 
 @pytest.mark.parametrize("suffix", [".lmgate", ".partial"])
 @pytest.mark.parametrize("spoil", _BAD.values(), ids=_BAD.keys())
-def test_an_entry_that_cannot_be_trusted_is_set_aside_with_a_warning(
-    cache: _Cache, suffix: str, spoil: Callable[[Path], object]
-):
+def test_an_entry_that_cannot_be_trusted_is_set_aside_with_a_warning(cache: _Cache, suffix: str, spoil: Spoil):
     put, get = cache.store.put, cache.store.get
     if suffix == ".partial":
         put, get = cache.store.put_partial, cache.store.get_partial
@@ -131,9 +132,7 @@ def test_an_entry_that_cannot_be_trusted_is_set_aside_with_a_warning(
     assert len(cache.warnings) == 1
 
 
-def test_under_a_key_an_unsigned_entry_is_left_where_it_is_with_a_remark_until_it_is_measured_again(
-    cache: _Cache,
-) -> None:
+def test_under_a_key_an_unsigned_entry_stays_with_a_remark_until_it_is_measured_again(cache: _Cache) -> None:
     remarks: list[str] = []
     signed = Store(cache.folder, cache.warnings.append, CacheKey(bytes(16)), remarks.append)
     cache.store.put(FINGERPRINT, ENTRY)
@@ -158,9 +157,7 @@ def test_a_folder_that_cannot_be_written_warns_and_loses_only_the_result(tmp_pat
     assert [warning.partition(" (")[0] for warning in cache.warnings] == said
 
 
-def test_entries_that_cannot_be_read_are_measured_again_and_said_in_one_sentence(
-    cache: _Cache, monkeypatch: pytest.MonkeyPatch
-):
+def test_entries_that_cannot_be_read_are_measured_again_with_a_warning(cache: _Cache, monkeypatch: pytest.MonkeyPatch):
     cache.store.put(FINGERPRINT, ENTRY)
 
     def refuse(path: Path) -> None:
@@ -182,9 +179,7 @@ def _link(path: Path) -> None:
 
 
 @pytest.mark.parametrize("replace", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero"), _link])
-def test_a_pipe_a_folder_or_a_device_in_the_place_of_an_entry_holds_nobody_up(
-    cache: _Cache, replace: Callable[[Path], object]
-):
+def test_a_pipe_a_folder_or_a_device_in_the_place_of_an_entry_holds_nobody_up(cache: _Cache, replace: Spoil):
     file = cache.file(".lmgate")
     file.parent.mkdir(parents=True)
     replace(file)

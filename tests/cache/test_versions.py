@@ -68,9 +68,7 @@ def test_an_entry_of_an_earlier_revision_of_a_measurement_is_missed_and_stays(st
 
 
 @pytest.mark.parametrize("number", [2, 999])
-def test_an_entry_of_a_newer_format_is_missed_and_nothing_takes_its_place(
-    store: Store, remarks: list[str], number: int
-):
+def test_an_entry_of_a_newer_format_is_missed_and_nothing_replaces_it(store: Store, remarks: list[str], number: int):
     newer = [write(store.folder, suffix, number=number) for suffix in (".lmgate", ".partial")]
     before = [path.read_bytes() for path in newer]
     assert store.get(FINGERPRINT) is store.get_partial(FINGERPRINT) is None

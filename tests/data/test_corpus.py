@@ -151,9 +151,7 @@ def test_a_sample_is_what_sha256sum_puts_first_in_the_order_of_the_file():
         ((3, 2), 5, (3, 2)),
     ],
 )
-def test_strata_get_their_shares_by_largest_remainder_and_at_least_a_row(
-    sizes: tuple[int, ...], rows: int, shares: tuple[int, ...]
-):
+def test_strata_get_their_shares_by_largest_remainder_and_at_least_a_row(sizes: Any, rows: int, shares: Any):
     table = [{"text": "x", "kind": kind, "row": row} for kind, size in enumerate(sizes) for row in range(size)]
     found = drawn(table, Sample(rows, 3, "kind"), "d")
     assert tuple(sum(row["kind"] == kind for row in found) for kind in range(len(sizes))) == shares

@@ -88,8 +88,11 @@ class Found:
         return self.verdict({"z": 5.0}, metric, "rows", against="good", **how)
 
 
+Finds = Callable[..., Found]
+
+
 @pytest.fixture
-def found(tmp_path: Path) -> Callable[..., Found]:
+def found(tmp_path: Path) -> Finds:
     return lambda rows, engine=None: Found(tmp_path, rows, engine or Readers())
 
 
@@ -120,7 +123,7 @@ MANY[BAD] = "zzzzz" + MANY[BAD]
     ],
 )
 def test_of_more_rows_than_a_baseline_keeps_the_neighbours_of_the_worst_are_named(
-    found: Callable[..., Found], metric: str, how: dict[str, Any], size: Callable[[str], int] | None
+    found: Finds, metric: str, how: dict[str, Any], size: Callable[[str], int] | None
 ):
     told = where(found(MANY).against_baseline(metric, **how))
     worst, *others = told.passages
@@ -132,7 +135,7 @@ def test_of_more_rows_than_a_baseline_keeps_the_neighbours_of_the_worst_are_name
     assert size is None or worst.count == sum(map(size, named))
 
 
-def test_averaged_windows_that_all_begin_in_one_row_are_named_by_their_tokens(found: Callable[..., Found]):
+def test_averaged_windows_that_all_begin_in_one_row_are_named_by_their_tokens(found: Finds):
     # 51 windows of 4 tokens, of which the last one alone reaches into the second row.
     rows = ["a" * 100 + "z" * 8 + "a" * 92, "bb"]
     verdict = found(rows).against_baseline("ppl", protocol="gptq", max_length=4)
@@ -147,9 +150,7 @@ def test_averaged_windows_that_all_begin_in_one_row_are_named_by_their_tokens(fo
         (Readers(tells=None), ["block 24 of 49", "block 25 of 49"]),
     ],
 )
-def test_a_running_text_is_named_by_its_blocks_where_no_tokenizer_tells_its_tokens(
-    found: Callable[..., Found], engine: Backend, places: list[str]
-):
+def test_a_running_text_is_named_by_blocks_where_no_tokenizer_tells_tokens(found: Finds, engine: Backend, places: Any):
     told = where(found(["a" * 100 + "z" * 8 + "a" * 92], engine).against_baseline("ppl", "text", max_length=8))
     assert [passage.place for passage in told.passages] == places
 
@@ -171,7 +172,7 @@ def refused() -> TokenizerFacts:
     ],
 )
 def test_without_a_tokenizer_the_verdict_its_tags_and_a_note_stay(
-    found: Callable[..., Found], tokenizer: Any, passages: list[Any], note: str
+    found: Finds, tokenizer: Any, passages: Any, note: str
 ):
     rows = ["aaaa", "azzz", "azza"] + ["aaaa"] * 17
     told = where(found(rows, Readers(tells=tokenizer)).against_good("ppl", protocol="document"))

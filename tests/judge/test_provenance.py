@@ -9,9 +9,7 @@ from pytest_lmgate.engines.devices import processor
 from pytest_lmgate.judge.provenance import provenance, run_now
 
 
-def test_without_git_and_the_systems_word_on_the_processor_a_measurement_still_says_where_it_was_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_without_git_and_a_name_of_the_processor_a_place_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("pytest_lmgate.engines.devices.Path", lambda _: tmp_path / "gone")
     processor.cache_clear()

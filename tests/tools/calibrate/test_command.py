@@ -196,9 +196,7 @@ def test_divergences_of_a_deterministic_engine_are_calibrated(tmp_path: Path):
         ("exact_min: {model: coin, dataset: quiz, limit: 0.68, confidence: 0.95}", _Coins(), "with --lmgate-strict"),
     ],
 )  # fmt: skip
-def test_a_report_says_how_often_the_gate_fails_and_what_would_hold(
-    gate: str, engine: _Coins, says: str, measured: Measured
-):
+def test_a_report_says_how_often_a_gate_fails_and_what_holds(gate: str, engine: _Coins, says: str, measured: Measured):
     lines, facts = _report(found := measured(gate, engine), "the gate")
     text = "\n".join(lines)
     assert [part for part in says.split("|") if part not in text] == [], text
@@ -281,9 +279,7 @@ def test_the_reason_stands_above_the_gate_and_all_else_is_as_it_was(tmp_path: Pa
         edited(file.read_text(), merged, "limit", 0.4, "# lmgate calibrate: no")
 
 
-def test_a_gate_that_does_not_hold_gets_the_limit_that_does_and_a_file_that_cannot_be_written_is_named(
-    measured: Measured, tmp_path: Path
-):
+def test_a_gate_that_does_not_hold_gets_the_limit_that_does_with_the_ends_of_lines(measured: Measured, tmp_path: Path):
     found = measured("exact_min: {model: coin, dataset: quiz, limit: 0.775, temperature: 1, seed: 7}", _Coins(1))
     assert not found.holds
     path = tmp_path / "lmgate.yaml"
@@ -298,9 +294,7 @@ def test_a_gate_that_does_not_hold_gets_the_limit_that_does_and_a_file_that_cann
         _write(dataclasses.replace(entry, file=tmp_path / "gone.yaml"), found)
 
 
-def test_without_a_file_or_with_a_wrong_one_there_is_no_gate_to_calibrate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_without_a_file_or_with_a_wrong_one_no_gate_is_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     failed = CliRunner().invoke(app, ["calibrate", "exact_min[m-d]"]).exception
     assert isinstance(failed, ConfigError)
@@ -337,9 +331,7 @@ def test_a_value_that_other_gates_take_too_is_not_written(tmp_path: Path, text: 
 
 
 @pytest.mark.torch
-def test_the_variation_between_runs_is_kept_in_the_baseline_of_the_same_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_variation_of_runs_is_kept_in_the_baseline_of_one_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "lmgate.yaml").write_text(
         f"models: {{writer: {{path: {EXAMPLE}/models/writer}}}}\n"
         f"datasets:\n  records: {{path: {EXAMPLE}/data/records.jsonl, limit: 6, references: bulletins,\n"

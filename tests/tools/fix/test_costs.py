@@ -6,7 +6,7 @@ import itertools
 import os
 import random
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,7 @@ SMALLEST = 1e-7
         ([0.0, 0.0, 5e-8, 0.0], [0.0, 0.0, 4e-8, 0.0], []),  # rounding
     ],
 )
-def test_costs_beyond_the_spread_of_the_others_are_named_the_largest_first(
-    costs: list[float], least: list[float | None], named: list[int]
-):
+def test_costs_beyond_the_spread_of_the_others_are_named_the_largest_first(costs: Any, least: Any, named: list[int]):
     assert standing_out(costs, least, smallest=SMALLEST) == named
 
 
@@ -151,9 +149,7 @@ BERT = functools.partial(masked, "bert")
         (BERT, BERT, "BertForMaskedLM': expected a causal model that transformers runs$"),
     ],
 )
-def test_models_that_cannot_be_mixed_are_refused(
-    workplace: Workplace, candidate: Callable[[], Any], reference: Callable[[], Any], message: str
-):
+def test_models_that_cannot_be_mixed_are_refused(workplace: Workplace, candidate: Any, reference: Any, message: str):
     with pytest.raises(ModelError, match=message):
         measured(workplace, candidate(), reference())
 
@@ -198,7 +194,7 @@ def test_by_group_the_layers_that_were_rounded_are_named_and_unchanged_groups_ar
     assert len(found.parts) == 4 * 2
 
 
-def test_a_failing_comparison_names_the_command_with_the_file_where_it_is_not_found_by_itself(
+def test_a_failing_comparison_names_the_command_and_the_file(
     workplace: Workplace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     entries.entry(workplace, "twin", section="models", path="models/float")

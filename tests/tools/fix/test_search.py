@@ -56,9 +56,7 @@ def composed(costs: Any, extra: Any, limit: float, factor: float, joint: float =
 
 @pytest.mark.parametrize("factor", [0.3, 1.0, 2.5])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_set_that_passes_is_found_near_the_fewest_bytes_whatever_factor_the_costs_are_off_by(
-    factor: float, seed: int
-):
+def test_a_set_that_passes_is_near_the_fewest_bytes_whatever_factor_the_costs_are_off_by(factor: float, seed: int):
     random = np.random.default_rng(seed)
     costs, extra = random.lognormal(-6, 1.5, 40), random.integers(5, 10, 40)
     limit = 0.2 * factor * float(costs.sum())

@@ -67,9 +67,7 @@ def test_a_gate_of_the_later_run_alone_that_fails_is_worse(tmp_path: Path):
         ({"problems": ("no gate of lmgate.yaml ran",)}, "no gate of lmgate.yaml ran"),
     ],
 )
-def test_a_later_run_that_is_not_whole_is_worse_and_an_earlier_one_is_named(
-    tmp_path: Path, faults: dict[str, Any], words: str
-):
+def test_a_later_run_that_is_not_whole_is_worse_an_earlier_one_named(tmp_path: Path, faults: Any, words: str):
     whole = report(tmp_path / "whole.json", gate("a", 9.0))
     broken = report(tmp_path / "broken.json", gate("a", 9.0), **faults)
     done = lmgate(whole, broken, "--markdown")
@@ -211,9 +209,7 @@ def test_a_comment_has_at_most_what_github_takes_and_hostile_names_are_code(tmp_
     assert "<img" not in html
 
 
-def test_a_gate_that_fails_by_a_change_within_noise_says_so_and_equal_runs_have_no_table_of_news(
-    tmp_path: Path,
-) -> None:
+def test_a_failure_by_a_change_within_noise_says_so_and_equal_runs_have_no_table_of_news(tmp_path: Path) -> None:
     before = report(tmp_path / "a", gate("ppl_max[m-d]", 10.0))
     after = report(tmp_path / "b", gate("ppl_max[m-d]", 10.01, "fail"))
     assert "fails now, by a change within noise" in lmgate(before, after).stdout

@@ -54,9 +54,7 @@ def failing(*arguments: object) -> str:
     return str(failed)
 
 
-def test_a_history_in_memory_is_read_as_one_in_a_folder_and_an_error_names_it(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_history_in_memory_is_read_as_a_folder_and_an_error_names_it(runs: Path, monkeypatch: pytest.MonkeyPatch):
     files = fsspec.filesystem("memory")
     files.store.clear()
     for path in runs.iterdir():

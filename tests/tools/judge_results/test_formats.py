@@ -311,9 +311,7 @@ def test_a_table_with_bad_rows_is_an_error(columns: dict[str, list[Any]], says: 
     assert {gate["verdict"] for gate in found.gates.values()} <= {"error"}
 
 
-def test_a_column_that_is_not_there_is_named_with_the_nearest_and_a_file_larger_than_the_limit_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_missing_column_is_named_and_a_file_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     old, new = (table(tmp_path / f"{name}.csv", RIGHT) for name in ("old", "new"))
     assert "no column 'scor' (did you mean 'score'?)" in judge(old, new, "--id=id", "--score=scor").text
     assert "expected the columns of ids and of scores (--id and --score, or" in judge(old, new, "--id=id").text

@@ -83,8 +83,8 @@ def score(returned: str) -> str:
          "bleu is left out: it scores a part of the text"),
     ],
 )  # fmt: skip
-def test_what_no_gate_can_be_made_of_is_refused_with_the_reason(
-    load: Loaded, config: dict[str, Any], rows: list[dict[str, Any]], code: str, said: str
+def test_what_no_gate_can_be_made_of_is_refused_with_reasons(
+    load: Loaded, config: Any, rows: Any, code: str, said: str
 ):
     task = load(rows, code, **config)
     with pytest.raises(LmgateError) as caught:
@@ -110,9 +110,7 @@ def test_what_no_gate_can_be_made_of_is_refused_with_the_reason(
          {"last": [{"regex": {"pattern": "cat"}}, "take_first"], "raw": ["take_first"]}),
     ],
 )  # fmt: skip
-def test_filters_become_extractions_and_other_filters_code_of_the_task(
-    load: Loaded, config: dict[str, Any], gates: list[Any], extract: dict[str, Any]
-):
+def test_filters_become_extractions_and_others_code_of_the_task(load: Loaded, config: Any, gates: Any, extract: Any):
     found = frozen(load(**config))
     assert found.gates == gates
     assert found.entry["extract"] == extract

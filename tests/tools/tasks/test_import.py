@@ -183,9 +183,7 @@ def test_a_file_that_the_harness_leaves_out_for_its_include_is_named(project: Pa
     assert "lost.yaml" not in said
 
 
-def test_the_same_command_writes_the_same_and_check_names_what_differs(
-    project: Path, tasks: Path, run: Any, refused: Any
-):
+def test_a_command_writes_the_same_again_and_check_names_changes(project: Path, tasks: Path, run: Any, refused: Any):
     make_task(tasks / "gsm8k", "gsm8k")
     words = ["gsm8k", "--shots", "1"]
     run(*words)
@@ -249,16 +247,14 @@ _ROLLING = {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_t
     ],
 )  # fmt: skip
 def test_what_cannot_be_imported_is_refused_with_its_reason(
-    project: Path, tasks: Path, refused: Any, task: dict[str, Any], rows: list[Any], words: list[str], said: str
+    project: Path, tasks: Path, refused: Any, task: Any, rows: Any, words: Any, said: str
 ):
     write_task(tasks, "quiz", rows, **task)
     assert said in refused(*words)
     assert not list(project.glob("data/*"))
 
 
-def test_nothing_of_the_users_is_written_over_and_check_names_other_rows(
-    project: Path, tasks: Path, run: Any, refused: Any
-):
+def test_nothing_of_users_is_replaced_and_check_names_other_rows(project: Path, tasks: Path, run: Any, refused: Any):
     write_task(tasks, "quiz", ROWS, **CHOICE)
     data, before = project / "data" / "quiz.jsonl", (project / "lmgate.yaml").read_text()
     data.parent.mkdir()
@@ -338,9 +334,7 @@ def test_a_group_of_unequal_tasks_or_whose_number_is_no_mean_over_rows_is_refuse
         assert f"a mean of its tasks' {said}" in refused("both")
 
 
-def test_a_reference_that_the_extraction_cannot_read_is_told_and_left_out_on_request(
-    tasks: Path, run: Any, refused: Any
-):
+def test_a_reference_that_no_extraction_reads_is_told_and_left_out_on_request(tasks: Path, run: Any, refused: Any):
     rows = [{"q": f"one {at}", "a": f"a sum\n#### {at}"} for at in range(4)]
     steps = [{"function": "regex", "regex_pattern": "#### ([0-9]+)"}, {"function": "take_first"}]
     metric = {**TEXT["metric_list"][0], "regexes_to_ignore": ["(?s).*#### "]}
@@ -414,9 +408,7 @@ def test_votes_among_several_texts_equal_the_harness_on_the_same_texts(project: 
         evaluator.bind_gate(parse_marker("exact_min", ("tiny", name, 0.5), {"variant": "maj-8:pass@4"}))
 
 
-def test_without_a_model_a_gate_names_none_and_a_group_without_a_number_is_the_mean_over_rows(
-    project: Path, tasks: Path, run: Any
-):
+def test_a_gate_may_lack_a_model_and_a_group_without_a_number_is_the_mean_of_rows(project: Path, tasks: Path, run: Any):
     write_pair(tasks, CHOICE, CHOICE)
     (project / "lmgate.yaml").write_text("defaults: {batch_size: 2}")
     found = run("both")
