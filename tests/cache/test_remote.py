@@ -122,7 +122,10 @@ def test_a_store_that_does_not_answer_is_given_up_after_one_time_out(tmp_path: P
     assert "no answer in 0.2 s" in machine.said[0]
 
 
-def test_without_fsspec_the_extra_that_brings_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_fsspec_or_the_library_of_an_address_what_brings_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    fsspec.register_implementation("lacking", "no_such_library.Files", clobber=True, errtxt="install no_such_library")
+    with pytest.raises(ConfigError, match="--lmgate-history lacking://host/x: install no_such_library"):
+        Address("lacking://host/x", "--lmgate-history")
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(ConfigError, match=r"--lmgate-history s3://\*\*\*@b: .* pip install 'pytest-lmgate\[remote\]'"):
         Address("s3://me:secret@b", "--lmgate-history")
@@ -169,9 +172,3 @@ def test_a_secret_that_the_store_repeats_is_not_shown_either(monkeypatch: pytest
     monkeypatch.setattr(Failing, "problem", Mock(side_effect=ConnectionError("user u with p@ss was refused")))
     with pytest.raises(AddressError, match=r"^ConnectionError: user u with \*\*\* was refused$"):
         Address("failing://u:p@ss@host/x", "--lmgate-history").read(NAME)
-
-
-def test_an_address_whose_library_is_not_installed_is_an_error_that_names_it() -> None:
-    fsspec.register_implementation("lacking", "no_such_library.Files", clobber=True, errtxt="install no_such_library")
-    with pytest.raises(ConfigError, match="--lmgate-history lacking://host/x: install no_such_library"):
-        Address("lacking://host/x", "--lmgate-history")

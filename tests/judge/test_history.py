@@ -38,12 +38,9 @@ def test_equal_values_count_once_and_are_not_tested() -> None:
     assert [finding.allowed for finding in findings] == [1, 1, 1, LEVEL / 2, 1, LEVEL / 6]
 
 
-def test_without_noise_every_other_value_is_a_change_but_not_another_rounding() -> None:
-    assert kinds(60.0, 60.0000001, 60.01, 60.01, stderr=0.0) == ["first", "same", "worse", "same"]
-
-
-def test_a_step_is_found_where_it_is_and_the_runs_after_it_are_the_new_level() -> None:
+def test_a_step_is_found_where_it_is_and_without_noise_every_value_is_one_but_not_another_rounding() -> None:
     assert kinds(10.0, 10.5, 9.8, 20.0, 20.4, 10.1) == ["first", "same", "same", "worse", "same", "better"]
+    assert kinds(60.0, 60.0000001, 60.01, 60.01, stderr=0.0) == ["first", "same", "worse", "same"]
 
 
 def test_other_data_or_another_protocol_begin_anew_and_say_why() -> None:

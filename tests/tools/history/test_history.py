@@ -95,13 +95,6 @@ def test_the_picture_has_a_point_for_each_run_and_marks_the_change(runs: Path, t
     assert str(picture / "x.svg") in failing(runs, "--svg", picture / "x.svg")
 
 
-def test_the_last_runs_are_shown_and_all_are_judged(runs: Path):
-    said = lmgate(runs, "--last", 1).stdout
-    assert "4 earlier runs not shown" in said
-    assert "first change beyond noise: 2026-03-04" in said
-    assert said.count("\n2026") == 1
-
-
 def test_runs_that_were_not_judged_are_named_where_they_are_shown_and_are_not_in_the_picture(tmp_path: Path):
     for day in range(1, 6):
         gate = record(None if day % 2 else 9.0 + day / 100, 0.1, id="g", verdict="pass", limit=None)
@@ -114,10 +107,14 @@ def test_runs_that_were_not_judged_are_named_where_they_are_shown_and_are_not_in
         assert "the others were not judged" in text
 
 
-@pytest.mark.parametrize("text", [b"{", b"{}", b"\xff"])
-def test_a_damaged_record_is_an_error_that_names_it(runs: Path, text: bytes):
-    (runs / "x.json").write_bytes(text)
-    assert f"{runs / 'x.json'}: " in failing(runs)
+def test_a_damaged_record_and_a_folder_without_records_are_errors_that_name_it(runs: Path):
+    for text in (b"{", b"{}", b"\xff"):
+        (runs / "x.json").write_bytes(text)
+        assert f"{runs / 'x.json'}: " in failing(runs)
+    (runs / "none").mkdir()
+    (runs / "none" / "README.md").write_text("runs of our CI")
+    assert "found none" in failing(runs / "none")
+    assert "No such file" in failing(runs / "gone")
 
 
 def test_hostile_names_break_neither_the_text_nor_the_picture(tmp_path: Path):
@@ -157,15 +154,13 @@ def test_a_history_claims_no_more_than_its_runs_show(gates: Sequence[Verdict], s
     assert last.startswith(says), last
 
 
-def test_one_gate_and_one_branch_can_be_chosen(runs: Path):
+def test_the_last_runs_one_gate_and_one_branch_can_be_chosen_and_all_runs_are_judged(runs: Path):
+    said = lmgate(runs, "--last", 1).stdout
+    assert "4 earlier runs not shown" in said
+    assert "first change beyond noise: 2026-03-04" in said
+    assert said.count("\n2026") == 1
     keep(runs, 5, [record(9.0, id="other")], branch="topic")
     assert "other" not in lmgate(runs, "int8-wikitext2").stdout
     assert "int8" not in lmgate(runs, "--branch", "topic").stdout
     assert "'otter'" in failing(runs, "otter")
     assert "'main'" in failing(runs, "--branch", "mian")
-
-
-def test_a_folder_without_records_is_an_error(tmp_path: Path):
-    (tmp_path / "README.md").write_text("runs of our CI")
-    assert "found none" in failing(tmp_path)
-    assert "No such file" in failing(tmp_path / "gone")

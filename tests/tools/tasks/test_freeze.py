@@ -116,33 +116,21 @@ def test_filters_become_extractions_and_others_code_of_the_task(load: Loaded, co
     assert found.entry["extract"] == extract
 
 
-def test_a_document_with_a_choice_without_text_is_left_out(load: Loaded):
-    found = frozen(load([ROWS[0], {**ROWS[0], "c": ["a", ""]}], **CHOICE))
-    assert found.unjudgeable == ["document 1: expected choices that are texts, got ['a', '']"]
-    assert len(found.rows) == 1
-
-
-def test_the_reference_of_a_text_may_be_one_of_its_choices(load: Loaded):
+def test_a_reference_may_be_one_of_the_choices_and_words_be_counted_in_a_column_behind_others(load: Loaded):
     found = frozen(load(**{**TEXT, "doc_to_choice": "c"}))
     assert [row["references"] for row in found.rows] == [["the cat"], ["a dog"]] * 2
-
-
-def test_the_column_whose_words_a_task_counts_is_found_behind_columns_without_text(load: Loaded):
     code = score("{'word_perplexity': (results[0], len(doc['long'].split()))}")
     rows = [{"n": 1, "q": "the cat", "long": "the cat sat"}]
     found = frozen(load(rows, code, **ROLLING))
     assert found.rows == [{"id": 0, "text": "the cat", "counted": "the cat sat"}]
 
 
-def test_choices_after_different_delimiters_are_refused(load: Loaded):
+def test_choices_after_different_delimiters_and_documents_that_json_cannot_hold_are_refused(load: Loaded):
     task = load(**CHOICE)
     one, other, *_ = harness.documents(task, rows=2, chat=False)
     other = replace(other, arguments=[(prompt, text.strip()) for prompt, text in other.arguments])
     with pytest.raises(ConfigError, match="its choices follow '' and ' ': one delimiter is needed"):
         freeze(task, [one, other], chat=False, file="quiz.yaml")
-
-
-def test_a_document_that_json_cannot_hold_is_refused(load: Loaded):
     task = load(ROWS, score("{'exact_match': 1.0}"), **TEXT)
     (document,) = harness.documents(task, rows=1, chat=False)
     document = replace(document, doc={**document.doc, "day": datetime.date(2024, 2, 29)})
@@ -251,7 +239,10 @@ def test_a_class_that_is_no_configurable_task_is_scored_by_its_own_code(tmp_path
     assert harness.scores(harness.offline_task("plain.yaml", tmp_path, ROWS[0]), ROWS[:1], ["abc"]) == [{"size": 3}]
 
 
-def test_a_document_with_a_reference_that_makes_a_wrong_text_right_is_left_out(load: Loaded):
+def test_a_document_with_a_choice_without_text_or_a_reference_that_makes_a_wrong_text_right_is_left_out(load: Loaded):
+    found = frozen(load([ROWS[0], {**ROWS[0], "c": ["a", ""]}], **CHOICE))
+    assert found.unjudgeable == ["document 1: expected choices that are texts, got ['a', '']"]
+    assert len(found.rows) == 1
     several = {"doc_to_target": "c"}
     ignored = [{"metric": "exact_match", "ignore_punctuation": True}]
     rows = [{**row, "c": texts} for row, texts in zip(ROWS, (["yes", ""], ["?!"], ["yes"]), strict=False)]
