@@ -42,10 +42,7 @@ def test_checks_that_share_a_measurement_cost_it_once() -> None:
     seconds = {"scores": 3.0, "texts": 4.0}
     chosen, _ = smallest_cover(found, lambda names: sum(seconds[each] for each in {shared[name] for name in names}))
     assert chosen == ["ppl", "kl"]
-
-
-def test_no_findings_need_no_check() -> None:
-    assert smallest_cover({"ppl": []}, weigh({"ppl": 1})) == ([], True)
+    assert smallest_cover({"ppl": []}, weigh({"ppl": 1})) == ([], True), "no findings need no check"
 
 
 def test_a_check_is_redundant_if_a_cheaper_one_finds_all_that_it_finds() -> None:

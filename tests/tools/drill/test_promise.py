@@ -5,17 +5,13 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from pytest_lmgate.judge.result import Bounded, Verdict
+from pytest_lmgate.judge.result import Bounded
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.stats.comparison import Comparison
 from pytest_lmgate.tools.drill.plan import smallest_seen
+from tests.tools.drill.test_outcome import verdict
 
-PASSED = replace(
-    Verdict.unmeasured(id="g", test="g", marker="ppl_max", metric="ppl", model="m", dataset="d", limit=12.0),
-    verdict="pass",
-    value=10.0,
-    direction="lower",
-)
+PASSED = verdict(10.0)
 
 
 def test_a_value_alone_fails_beyond_the_limit() -> None:
