@@ -1,6 +1,7 @@
-"""The store: what was put is got, whatever cannot be trusted is not, and two processes measure once."""
+"""The store: what was put is got, whatever cannot be trusted is not, and every ingredient changes the address."""
 
 import errno
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_lmgate.cache import files
 from pytest_lmgate.cache.files import write_sealed
-from pytest_lmgate.cache.store import Fingerprint, Store, StoredResult, encode
+from pytest_lmgate.cache.store import Fingerprint, Store, StoredResult, difference, encode
 from pytest_lmgate.settings.session import CacheKey
 
 FINGERPRINT = Fingerprint.of("token-nll/1", {"data": "d", "model": "m"})
@@ -227,3 +230,45 @@ def test_other_measurements_and_the_entry_itself_explain_nothing(cache: _Cache):
     cache.store.put(FINGERPRINT, ENTRY)
     cache.store.put_partial(OTHER, ENTRY)
     assert cache.store.explain(FINGERPRINT) == []
+
+
+_INGREDIENTS = st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=6)
+
+
+def test_an_address_is_the_sha_256_of_the_canonical_text() -> None:
+    fingerprint = Fingerprint.of("token-nll/1", {"dtype": "auto", "data": "é"})
+    text = '{"ingredients": {"data": "\\u00e9", "dtype": "auto"}, "kind": "token-nll/1"}'
+    assert fingerprint.text == text
+    assert fingerprint.address == hashlib.sha256(text.encode()).hexdigest()
+
+
+@given(ingredients=_INGREDIENTS.filter(bool), data=st.data(), value=st.text(max_size=8))
+def test_the_address_changes_with_every_ingredient(ingredients: dict[str, str], data: st.DataObject, value: str):
+    whole = Fingerprint.of("k", ingredients)
+    name = data.draw(st.sampled_from(sorted(ingredients)))
+    changed = Fingerprint.of("k", {**ingredients, name: value})
+    assert (changed.address == whole.address) == (value == ingredients[name])
+    without = {key: kept for key, kept in ingredients.items() if key != name}
+    assert Fingerprint.of("k", without).address != whole.address
+    assert Fingerprint.of("k2", ingredients).address != whole.address
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"kind": "k"}', '{"ingredients": {}}', '{"kind": 1, "ingredients": {}}',
+     '{"kind": "k", "ingredients": []}', '{"kind": "k", "ingredients": {"a": 1}}'],
+)  # fmt: skip
+def test_text_that_is_no_fingerprint_is_a_value_error(text: str):
+    with pytest.raises(ValueError, match=r".+"):
+        Fingerprint.parse(text)
+
+
+def test_a_difference_names_what_changed_came_and_went_from_old_to_new() -> None:
+    old = Fingerprint.of("token-nll/1", {"dtype": "float32", "data": "same", "gone": "x"})
+    new = Fingerprint.of("token-nll/2", {"dtype": "bfloat16", "data": "same", "come": "y"})
+    assert difference(new, old) == [
+        "kind: token-nll/1 -> token-nll/2",
+        "come: (none) -> y",
+        "dtype: float32 -> bfloat16",
+        "gone: x -> (none)",
+    ]
