@@ -97,6 +97,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
     ("file", "content", "lines", "message"),
     [
         ("gone.txt", None, False, r"no such file or folder: .*gone\.txt; check datasets\.d\.path$"),
+        (".", None, False, ".*: not a folder saved by datasets: "),
         ("a.xml", b"", False, r"expected a file ending in \.txt, .*; got .*a\.xml$"),
         *[("a.txt", NOT_UTF8, lines, r".*a\.txt: not UTF-8 at byte 1,500 \(0xe9\)") for lines in (False, True)],
         *[(f"a.{kind}", b'text\n"caf\xe9"\n', False, r".*: not UTF-8 at byte 9") for kind in ("jsonl", "csv", "tsv")],
@@ -292,8 +293,3 @@ def test_more_than_1_gb_of_text_is_an_error_that_says_to_sample(
         read(path, **more)
     if more or path.suffix == ".jsonl":
         assert read(path, limit=1, **more).rows == ("four",)
-
-
-def test_a_folder_that_datasets_did_not_save_is_an_error(tmp_path: Path):
-    with pytest.raises(DataError, match=f"dataset 'd': {tmp_path}: not a folder saved by datasets: "):
-        read(tmp_path)

@@ -1,4 +1,4 @@
-"""Where, and by which tags, a model got worse than its baseline, by an engine whose losses are those of single letters."""
+"""Where, and by which tags, a model got worse than its baseline, by an engine whose losses are those of letters."""
 
 import json
 from collections.abc import Callable, Sequence
