@@ -31,10 +31,15 @@ def run_harness(folder: Path, model: Path, asked: Mapping[str, Any], python: str
 
     `asked` has the tasks of each way of asking, ``groups`` as in YAML, and how many ``documents`` a task has at least.
     """
-    variables = os.environ | {"HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    run_module("tests.tools.tasks.harness_run", folder, str(model), json.dumps(asked), python=python)
+
+
+def run_module(name: str, folder: Path, *arguments: str, python: str) -> None:
+    """Run a script of the tests that fills a folder by the harness."""
     done = subprocess.run(
-        [python, "-m", "tests.tools.tasks.harness_run", str(folder), str(model), json.dumps(asked)],
-        capture_output=True, text=True, env=variables, check=False, cwd=Path(__file__).parents[3],
+        [python, "-m", name, str(folder), *arguments],
+        capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3],
+        env=os.environ | {"HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
 
