@@ -209,12 +209,18 @@ def test_what_cannot_be_fixed_or_explained_is_said(folder: Path, arguments: tupl
     assert says in (done.stderr if rc == 2 else str(done.exception))
 
 
-def test_ctrl_c_says_what_is_kept_and_progress_counts_the_measurements(folder: Path, tmp_path: Path) -> None:
+def test_ctrl_c_says_what_is_kept_and_after_a_kill_too_the_command_goes_on_where_it_was(folder: Path, tmp_path: Path):
+    arguments = [*KL, "--cache", str(tmp_path / "cache")]
+
+    def entries() -> dict[Path, int]:
+        # An entry that is written again is another file, even with the same content.
+        return {path: path.stat().st_ino for path in (tmp_path / "cache").rglob("*.lmgate")}
+
     # A shell that runs the tests in the background has their processes ignore SIGINT.
     talkative = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     talkative += "; from pytest_lmgate.report import text; text._LOG_SECONDS = 0.0"
     talkative += "; from pytest_lmgate.cli.app import main; main()"
-    process = start(folder, *KL, "--cache", str(tmp_path / "cache"), code=("-c", talkative))
+    process = start(folder, *arguments, code=("-c", talkative))
     counted = r"lmgate: damaged against float: [1-9]\d* of at most \d+ measurements, about \d+ s left"
     assert process.stderr is not None
     # A line of progress comes in the middle of a measurement.
@@ -223,17 +229,8 @@ def test_ctrl_c_says_what_is_kept_and_progress_counts_the_measurements(folder: P
     said += process.communicate(timeout=60)[1]
     stopped = re.search(r"stopped after (\d+) measurements; these are kept, and the same command goes on", said)
     assert stopped, said
-    assert int(stopped[1]) <= len(list((tmp_path / "cache").rglob("*.lmgate")))
-
-
-def test_after_a_kill_it_goes_on_where_it_was(folder: Path, tmp_path: Path) -> None:
-    arguments = [*KL, "--cache", str(tmp_path / "cache")]
+    assert int(stopped[1]) <= len(entries())
     process = start(folder, *arguments)
-
-    def entries() -> dict[Path, int]:
-        # An entry that is written again is another file, even with the same content.
-        return {path: path.stat().st_ino for path in (tmp_path / "cache").rglob("*.lmgate")}
-
     wait_for(lambda: len(entries()) >= 8, "eight measurements are kept", timeout=120)
     process.kill()
     process.communicate()
