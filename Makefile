@@ -29,7 +29,7 @@ OLD_WARNS := -W ignore::DeprecationWarning
 VLLM := tests/engines/vllm tests/engines/contract --engine vllm \
 	tests/engines/server/test_started.py::test_a_gate_of_vllm_starts_from_nothing_is_kept_and_finds_damaged_weights
 VERSIONED := $(addprefix tests/,identity plugin settings data/test_corpus.py windows/test_rows.py windows/test_tokens.py \
-	$(addprefix cache/test_,fingerprint.py locks.py remote.py store.py versions.py) report/test_page.py report/test_result.py \
+	$(addprefix cache/test_,locks.py remote.py store.py versions.py) report/test_page.py report/test_result.py \
 	$(addprefix end_to_end/test_,gates.py yaml_gates.py texts.py))
 BARE := $(addprefix tests/end_to_end/test_,faults.py fixtures.py)
 ALLURE := allure-pytest pytest-html

@@ -29,13 +29,9 @@ def test_the_public_names_are_these() -> None:
 def test_every_name_that_users_import_has_a_docstring_and_so_have_its_methods() -> None:
     """Ruff asks it of no name, since most are the package's own."""
     public = [getattr(pytest_lmgate, name) for name in pytest_lmgate.__all__ if name != "__version__"]
-    modules = [importlib.import_module(f"pytest_lmgate.{name}") for name in ("engines.base", "metrics.texts")]
-    public += [
-        each
-        for module in modules
-        for name, each in vars(module).items()
-        if _is_own(name, each) and each.__module__ == module.__name__
-    ]
+    for module in (importlib.import_module(f"pytest_lmgate.{name}") for name in ("engines.base", "metrics.texts")):
+        own = [each for name, each in vars(module).items() if _is_own(name, each)]
+        public += [each for each in own if each.__module__ == module.__name__]
     methods = [
         each for kind in public if isinstance(kind, type) for name, each in vars(kind).items() if _is_own(name, each)
     ]

@@ -55,6 +55,11 @@ def make_task(rows: Sequence[Row], spec: DatasetSpec, *, name: str, examples: Se
     else:
         prompts = [chat_in(row, spec.messages, name, index) for index, row in enumerate(rows)]
     references = tuple(_references(row, spec, name, index, file=spec.path) for index, row in enumerate(rows))
+    if spec.references and references and not any(text.strip() for texts in references for text in texts):
+        raise DataError(
+            f"dataset {name!r}: every reference is empty, so that a model which writes nothing would be right in each "
+            "row: does this split have its answers?"
+        )
     answered = [[(str(prompt), text) for text in texts] for prompt, texts in zip(prompts, references, strict=True)]
     require_unseen(shots, answered, name)
     prompts = [
@@ -68,10 +73,18 @@ def require_unseen(shots: Sequence[tuple[str, str]], rows: Sequence[Sequence[tup
     """Refuse `shots`, each a question and its answer, that are among the rows, each with its right answers."""
     if not shots:
         return
-    places_by_row = {
-        (_normalized(question), _normalized(right)): place for place, row in enumerate(rows) for question, right in row
-    }
-    places = [places_by_row.get((_normalized(question), _normalized(answer))) for question, answer in shots]
+    known: dict[str, dict[str, int]] = {}  # the place of each right answer, by question
+    for place, row in enumerate(rows):
+        for question, right in row:
+            known.setdefault(_normalized(question), {})[_normalized(right)] = place
+
+    def place_of(question: str, answer: str) -> int | None:
+        said, places = _normalized(answer), known.get(_normalized(question), {})
+        # An example may work out its answer before it says it.
+        ends = (place for right, place in places.items() if said == right or (right and said.endswith(right)))
+        return next(ends, None)
+
+    places = [place_of(*shot) for shot in shots]
     shown = [f"example {number} is row {place}" for number, place in enumerate(places) if place is not None]
     if shown:
         more = f", and {len(shown) - 3} more" if len(shown) > 3 else ""
@@ -164,8 +177,7 @@ def _references(row: Row, spec: DatasetSpec, name: str, index: int, *, file: str
     columns = [spec.references] if isinstance(spec.references, str) else spec.references or []
     if not columns:
         return ()  # of an entry without `references`
-    # CSV has no null.
-    missing = (None, "") if file is not None and file.endswith((".csv", ".tsv")) else (None,)
+    has_null = file is None or not file.endswith((".csv", ".tsv"))
     references: list[str] = []
     for column in columns:
         value = _present(row, column, name, index, what="references")
@@ -175,7 +187,7 @@ def _references(row: Row, spec: DatasetSpec, name: str, index: int, *, file: str
                 f"dataset {name!r}: row {index}: references: column {column!r}: expected text or a list of texts, "
                 f"got {value!r:.60}"
             )
-        references += [text for text in texts if text not in missing]
+        references += [text for text in texts if text is not None and (has_null or text.strip())]
     if not references:
         raise DataError(
             f"dataset {name!r}: row {index}: expected at least one reference, got none in {', '.join(columns)}"

@@ -33,8 +33,12 @@ from pytest_lmgate.settings.entries import TEXT_SUFFIXES, DatasetSpec, Sample
 _PLAIN = "utf-8"
 # A byte-order mark is part of a text, but not of a table.
 _TABLE = "utf-8-sig"
+# An escape of JSON for half of a surrogate pair.
+_HALF = re.compile(r"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]..")
+# What Windows writes and nobody sees.
+_HIDDEN = {"\r": "carriage returns (CRLF)", "\ufeff": "byte-order marks"}
 # Two cells of CSV that are one text, in a row that has lost another cell: 1,000 apples.
-_CUT_NUMBER = re.compile(r"\d{1,3}"), re.compile(r"0\d\d [a-z]")
+_CUT_NUMBER = re.compile(r"[^\w\s]?\d{1,3}"), re.compile(r"0\d\d [a-z]")
 
 
 def read_text(path: Path, name: str) -> str:
@@ -44,7 +48,7 @@ def read_text(path: Path, name: str) -> str:
 
 def lines_of_text(path: Path, name: str) -> Iterator[str]:
     line = None
-    with _opened(path, name, _PLAIN, "\n") as file:
+    with _opened(path, name, _TABLE, "\n") as file:
         for line in file:
             yield line[:-2] if line.endswith("\r\n") else line.removesuffix("\n")
     if line is None:
@@ -69,7 +73,9 @@ def _jsonl_rows(path: Path, name: str) -> Iterator[Any]:
                     _require_keys_once(line, f"{path}:{number}", name)
                 yield row
             except msgspec.DecodeError as error:
-                raise DataError(f"dataset {name!r}: {path}:{number}: not JSON: {error}") from error
+                half = _HALF.search(line)
+                why = f"{half[0]} is half of a surrogate pair, which is not valid UTF-8" if half else error
+                raise DataError(f"dataset {name!r}: {path}:{number}: not JSON: {why}") from error
             except RecursionError:
                 raise DataError(f"dataset {name!r}: {path}:{number}: nested too deeply to be read as JSON") from None
 
@@ -113,6 +119,11 @@ def _csv_rows(path: Path, name: str, delimiter: str = ",") -> Iterator[Any]:
                     f"{len(cells)}: {delimiter.join(cells)!r:.80}; put a cell with {delimiter!r}, a quote or a line "
                     "break in quotes"
                 )
+            if cells == header and len(cells) > 1:
+                raise DataError(
+                    f"dataset {name!r}: {path}:{begin}: expected a row, got the header again: was the file joined of "
+                    "several? Remove this line"
+                )
             for one, other in pairwise(cells) if delimiter == "," else ():
                 if _CUT_NUMBER[1].match(other) and _CUT_NUMBER[0].fullmatch(one):
                     raise DataError(
@@ -125,7 +136,7 @@ def _csv_rows(path: Path, name: str, delimiter: str = ",") -> Iterator[Any]:
 
 def _require_different(columns: Iterable[Any], where: str, name: str) -> None:
     """Refuse two columns, or keys of a row, of one name. Columns without a name may be several."""
-    (column, count), *_ = Counter(filter(None, columns)).most_common(1) or [("", 0)]
+    (column, count), *_ = Counter(str(each).strip() for each in columns if each).most_common(1) or [("", 0)]
     if count > 1:
         raise DataError(f"dataset {name!r}: {where}: {count} columns are called {column!r}: give each its own name")
 
@@ -324,6 +335,13 @@ class TextSizes:
     @classmethod
     def of(cls, text: str) -> TextSizes:
         return cls(len(re.split(r"\s+", text)), len(text), len(text.encode("utf-8", "surrogatepass")))
+
+
+def hidden_in(rows: Iterable[str | Mapping[str, Any]]) -> str:
+    """Name what Windows may have put into texts; empty if there is none of it."""
+    cells = (cell for row in rows for cell in ([row] if isinstance(row, str) else row.values()))
+    texts = [cell for cell in cells if isinstance(cell, str)]
+    return " and ".join(words for mark, words in _HIDDEN.items() if any(mark in text for text in texts))
 
 
 def looks_like_documents(corpus: Corpus) -> bool:

@@ -167,7 +167,7 @@ class Checkpoint(Architecture):
         for other in sorted(set(self.files) - set(files)):
             if not other.endswith(suffix) or "/" in other or _APART.match(other):
                 continue
-            is_whole = index is not None and (other == f"{stem}{suffix}" or _SHARD.search(other))
+            is_whole = other == f"{stem}{suffix}" or _SHARD.search(other)
             if is_whole or stored & _stored_in(self.folder / other).keys():
                 read = files[0] if index is None else told
                 raise ModelError(

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import json
 import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import CodeType
 from typing import Any
 
@@ -139,8 +141,21 @@ def _without_warnings() -> Iterator[None]:
 
 
 def facts_of(folder: TokenizerFolder) -> TokenizerFacts:
-    """Return the planner's view of the tokenizer in a folder."""
-    return tokenizer_facts(load_tokenizer(folder))
+    """Return the planner's view of the tokenizer in a folder, which refuses chats if that holds two templates."""
+    facts, files = tokenizer_facts(load_tokenizer(folder)), ("chat_template.jinja", "tokenizer_config.json")
+
+    def refuse(*_: Any, **__: Any) -> str:
+        raise ValueError(
+            f"{' and '.join(files)} in {folder.path} hold two templates: remove the one that is out of date"
+        )
+
+    try:
+        written, stored = (folder.path.joinpath(file).read_text("utf-8") for file in files)
+        other = json.loads(stored).get("chat_template", written)
+    except (OSError, ValueError, AttributeError):  # a library says what is wrong, or reads one file
+        return facts
+    is_same = not isinstance(other, str) or other.strip() == written.strip() or "chat_template" in folder.options
+    return facts if is_same else replace(facts, chat=refuse)
 
 
 def load_tokenizer(folder: TokenizerFolder) -> Any:
@@ -159,6 +174,11 @@ def load_tokenizer(folder: TokenizerFolder) -> Any:
     if unknown := unknown_options((type(tokenizer), transformers.AutoTokenizer), folder.options):
         raise ConfigError(
             f"models.{folder.name}.tokenizer.{unknown[0]}: {type(tokenizer).__name__} has no such option; remove it"
+        )
+    if folder.options.get("use_fast", is_fast := getattr(tokenizer, "is_fast", False)) != is_fast:
+        raise ConfigError(
+            f"models.{folder.name}.tokenizer.use_fast: this transformers loads {type(tokenizer).__name__} whatever it "
+            "says; remove it"
         )
     return tokenizer
 

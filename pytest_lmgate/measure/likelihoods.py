@@ -7,12 +7,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.arrays import Floats
+from pytest_lmgate.arrays import Ints
 from pytest_lmgate.cache.store import Fingerprint, StoredResult
 from pytest_lmgate.data.corpus import Corpus, TextSizes
 from pytest_lmgate.errors import ConfigError, DataError, ProtocolError
@@ -29,7 +29,14 @@ from pytest_lmgate.measure.measurement import (
     template_address,
 )
 from pytest_lmgate.measure.rows import DatasetRows
-from pytest_lmgate.metrics.likelihoods import ChoiceStatistics, LikelihoodStatistics, TargetLayout, TargetStatistics
+from pytest_lmgate.metrics.likelihoods import (
+    ChoiceStatistics,
+    ContinuationStatistics,
+    LikelihoodStatistics,
+    TargetLayout,
+    lost_words,
+    words_of_share,
+)
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import TextMetric, text_score
 from pytest_lmgate.settings.entries import DatasetSpec
@@ -55,10 +62,9 @@ from pytest_lmgate.windows.requests import (
 )
 from pytest_lmgate.windows.tokens import Chats, Streams, TokenizerFacts
 
-T = TypeVar("T")
 # Raise a number whenever the code that measures may give another result.
-_MASKED, _CONDITIONAL = "pseudo-nll/5", "conditional-nll/5"
-_CHOICES, _TARGETS = "choices/5", "targets/2"
+_MASKED, _CONDITIONAL = "pseudo-nll/6", "conditional-nll/5"
+_CHOICES, _TARGETS = "choices/6", "targets/3"
 
 
 @dataclass(frozen=True)
@@ -78,9 +84,10 @@ class MaskedLikelihoods(TargetMeasurement[LikelihoodStatistics]):
         texts, pieces = self.pieces(runner.tokenizer)
         job = context.job(name, self.data.name, self.model.batch_size)
         found = score_requests(runner, masked_requests(pieces, runner.tokenizer, self.data.name), job)
-        return LikelihoodStatistics(
-            nll=found.nll, **{**counted(list(map(TextSizes.of, texts))), **self._layout(pieces)}
-        )
+        own = [np.array(runner.tokenizer.encode(text, False), dtype=np.int64) for text in texts]
+        lost = lost_characters(Streams(own, texts=[[text] for text in texts]), runner.tokenizer, alike=str.casefold)
+        sizes = counted(list(map(TextSizes.of, texts)))
+        return LikelihoodStatistics(nll=found.nll, lost=lost, **{**sizes, **self._layout(pieces)})
 
     def _layout(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         targets = np.array([len(piece.targets) for piece in pieces])
@@ -100,7 +107,7 @@ class MaskedLikelihoods(TargetMeasurement[LikelihoodStatistics]):
         return masked_requests(self.pieces(tokenizer)[1], tokenizer, self.data.name).tokens
 
     def score(self, statistics: LikelihoodStatistics) -> Score:
-        return self.metric_score(statistics, metric=self.metric)
+        return self.metric_score(statistics, metric=self.metric, model=self.model.name)
 
     @property
     def max_length(self) -> int | None:
@@ -210,7 +217,7 @@ class ConditionalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
 
 
 @dataclass(frozen=True)
-class _AfterQuestions(Measurement[T]):
+class _AfterQuestions(Measurement[ContinuationStatistics]):
     """Log-likelihoods after a question under a causal model, row after row."""
 
     data: DatasetRows
@@ -251,18 +258,49 @@ class _AfterQuestions(Measurement[T]):
     def _scored(self) -> SignatureField:
         """What is made of the likelihoods."""
 
-    def _measured(
-        self, context: MeasurementContext, *, greedy: bool = False
-    ) -> tuple[Floats, NDArray[np.bool_] | None]:
-        """Return the log-likelihood of each continuation, and whether it is the greedy text."""
+    @property
+    def _greedy(self) -> bool:
+        """Whether to tell of each continuation if it is the greedy text."""
+        return False
+
+    def measure(self, context: MeasurementContext) -> ContinuationStatistics:
         runner, name = context.runner(self.model), self.data.name
         streams, plan = self._plan(runner.tokenizer)
         job = context.job(self.model.name, name, self.model.batch_size)
-        found = score_requests(runner, window_requests(streams, plan, name, greedy=greedy), job)
+        found = score_requests(runner, window_requests(streams, plan, name, greedy=self._greedy), job)
         nll = found.nll if found.is_double else found.nll.astype(np.float32)
         begins = np.concatenate([[0], np.cumsum(plan.targets)[:-1]])
         is_greedy = None if found.greedy is None else np.logical_and.reduceat(found.greedy, begins)
-        return -np.add.reduceat(nll.astype(np.float64), begins), is_greedy
+        log_likelihood = -np.add.reduceat(nll.astype(np.float64), begins)
+        return ContinuationStatistics(log_likelihood, is_greedy, self._lost(streams.ids, runner.tokenizer))
+
+    def _lost(self, ids: Sequence[Ints], tokenizer: TokenizerFacts) -> str:
+        """Return the share of the characters that the tokens do not give back, with a digest of the tokens."""
+        pairs = [pair for each in self.data.questions for pair in each.pairs]
+        texts = [f"{self.chats.read(prompt)}{self.data.spec.between}{text}" for prompt, text in pairs]
+        own = [each[int(each[0] == tokenizer.bos) :] for each in ids]  # without the token before every text
+        lost = lost_characters(Streams(own, texts=[[text] for text in texts]), tokenizer)
+        share = "" if lost is None else words_of_share(float(lost.sum() / sum(map(len, texts))))
+        return share and f"{share} (tokens {digest_of_targets(ids)[:16]})"
+
+    def encode(self, statistics: ContinuationStatistics) -> StoredResult:
+        arrays: dict[str, NDArray[Any]] = {"log_likelihood": statistics.log_likelihood}
+        if statistics.greedy is not None:
+            arrays["greedy"] = statistics.greedy.astype(np.float32)
+        return StoredResult(arrays, {"lost": statistics.lost})
+
+    def decode(self, entry: StoredResult) -> ContinuationStatistics:
+        expected = sum(len(each.pairs) for each in self.data.questions)
+        for array in entry.arrays.values():
+            if array.shape != (expected,):
+                raise ValueError(f"expected {expected:,} numbers, got an array of shape {list(array.shape)}")
+        greedy = entry.arrays["greedy"] == 1 if self._greedy else None
+        return ContinuationStatistics(entry.arrays["log_likelihood"], greedy, str(entry.facts["lost"]))
+
+    def doubts(self, statistics: ContinuationStatistics) -> list[str]:
+        if not statistics.lost:
+            return []
+        return [f"{self.data.name}: {lost_words(self.model.name, statistics.lost.partition(' ')[0])}"]
 
     def tokens(self, tokenizer: TokenizerFacts) -> int:
         return window_requests(*self._plan(tokenizer), self.data.name).tokens
@@ -291,7 +329,7 @@ class _AfterQuestions(Measurement[T]):
 
 
 @dataclass(frozen=True)
-class ChoiceLikelihoods(_AfterQuestions[list[float]]):
+class ChoiceLikelihoods(_AfterQuestions):
     """Log-likelihood of each choice."""
 
     @classmethod
@@ -310,22 +348,10 @@ class ChoiceLikelihoods(_AfterQuestions[list[float]]):
     def _scored(self) -> SignatureField:
         return "variant", self.asked.variant
 
-    def measure(self, context: MeasurementContext) -> list[float]:
-        found: list[float] = self._measured(context)[0].tolist()
-        return found
-
-    def encode(self, statistics: list[float]) -> StoredResult:
-        return StoredResult({"log_likelihood": np.array(statistics)})
-
-    def decode(self, entry: StoredResult) -> list[float]:
-        found = entry.arrays["log_likelihood"]
-        _require_length(found, sum(len(each.choices) for each in self.data.questions))
-        return [float(value) for value in found]
-
-    def score(self, statistics: list[float]) -> Score:
+    def score(self, statistics: ContinuationStatistics) -> Score:
         choices = [choice for each in self.data.questions for choice in each.choices]
         found = ChoiceStatistics(
-            np.array(statistics),
+            statistics.log_likelihood,
             np.array([len(choice) for choice in choices]),
             np.array([len(choice.encode()) for choice in choices]),
             np.array([len(each.choices) for each in self.data.questions]),
@@ -358,11 +384,11 @@ class ChoicesByTask(ChoiceLikelihoods):
     def _scored(self) -> SignatureField:
         return "scored_by", self.scorer.signature
 
-    def score(self, statistics: list[float]) -> Score:
+    def score(self, statistics: ContinuationStatistics) -> Score:
         ends = np.cumsum([len(each.choices) for each in self.data.questions])[:-1]
         return text_score(
             self.scorer,
-            [json.dumps(of_row.tolist()) for of_row in np.split(np.array(statistics), ends)],
+            [json.dumps(of_row.tolist()) for of_row in np.split(statistics.log_likelihood, ends)],
             None,
             rows=self.data.rows,
             clusters=self.data.clusters,
@@ -371,7 +397,7 @@ class ChoicesByTask(ChoiceLikelihoods):
 
 
 @dataclass(frozen=True)
-class TargetLikelihoods(_AfterQuestions[TargetStatistics]):
+class TargetLikelihoods(_AfterQuestions):
     """Log-likelihood of each row's target, and whether greedy decoding would write it."""
 
     def __post_init__(self) -> None:
@@ -400,26 +426,10 @@ class TargetLikelihoods(_AfterQuestions[TargetStatistics]):
     def _scored(self) -> SignatureField:
         return ("target", "greedy match" if self.metric == "accuracy" else "perplexity per row")
 
-    def measure(self, context: MeasurementContext) -> TargetStatistics:
-        return TargetStatistics(*self._measured(context, greedy="greedy" in self.model.offers))
+    @property
+    def _greedy(self) -> bool:
+        return "greedy" in self.model.offers
 
-    def encode(self, statistics: TargetStatistics) -> StoredResult:
-        found: dict[str, NDArray[Any]] = {"log_likelihood": statistics.log_likelihood}
-        return StoredResult(
-            found if statistics.greedy is None else {**found, "greedy": statistics.greedy.astype(np.float32)}
-        )
-
-    def decode(self, entry: StoredResult) -> TargetStatistics:
-        for array in entry.arrays.values():
-            _require_length(array, len(self.data.questions))
-        greedy = entry.arrays["greedy"] == 1 if "greedy" in self.model.offers else None
-        return TargetStatistics(entry.arrays["log_likelihood"], greedy)
-
-    def score(self, statistics: TargetStatistics) -> Score:
+    def score(self, statistics: ContinuationStatistics) -> Score:
         groups = {"groups": self.data.groups} if self.metric == "accuracy" else {}
         return self.metric_score(statistics, clusters=self.data.clusters, **groups)
-
-
-def _require_length(array: NDArray[Any], expected: int) -> None:
-    if array.shape != (expected,):
-        raise ValueError(f"expected {expected:,} numbers, got an array of shape {list(array.shape)}")

@@ -20,7 +20,7 @@ import numpy as np
 
 from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.cache.store import Fingerprint, StoredResult
-from pytest_lmgate.data.corpus import Corpus, TextSizes, looks_like_documents
+from pytest_lmgate.data.corpus import Corpus, TextSizes, hidden_in, looks_like_documents
 from pytest_lmgate.engines.base import Kind, Model, Offer, Runner
 from pytest_lmgate.errors import ConfigError, DataError, ModelError
 from pytest_lmgate.measure.loop import Job, score_requests
@@ -156,12 +156,18 @@ class Measurement(abc.ABC, Generic[T]):
     @property
     def remarks(self) -> list[str]:
         """What the summary should say of the models and the data."""
-        if self.chats.dated is None:
-            return []
-        return [
-            f"model {self.chats.model!r}: its chat template writes the date (strftime_now) into {self.data.name}, "
-            f"which is measured again when that changes; to pin it, {PIN}"
-        ]
+        found = []
+        if hidden := hidden_in(self.data.rows):
+            found.append(
+                f"{self.data.name}: its texts have {hidden}, which the model reads; if they are of Windows alone, "
+                "remove them with dos2unix"
+            )
+        if self.chats.dated is not None:
+            found.append(
+                f"model {self.chats.model!r}: its chat template writes the date (strftime_now) into {self.data.name}, "
+                f"which is measured again when that changes; to pin it, {PIN}"
+            )
+        return found
 
     def doubts(self, statistics: T) -> list[str]:
         """Say what is odd about the statistics, in sentences for the summary."""
@@ -357,16 +363,16 @@ class WindowMeasurement(TargetMeasurement[S]):
 
     @property
     def remarks(self) -> list[str]:
-        """Say that rows were joined, if no `join` was set and they look like separate documents."""
+        """Say also that rows were joined, if no `join` was set and they look like separate documents."""
         data, protocol = self.data, self.protocol
         if protocol.name != DEFAULT_PROTOCOL or protocol.stride is not None or not looks_like_documents(data):
-            return []
+            return super().remarks
         remark = (
             f'{data.name}: {len(data.rows):,} rows were read as one text; protocol="document" reads them one by one'
         )
         if data.has_entry:
             remark += r'; if they are one text, set join: "\n\n" in the entry of the dataset'
-        return [remark]
+        return [*super().remarks, remark]
 
     def planned(self, tokenizer: TokenizerFacts) -> tuple[Streams, WindowPlan]:
         """Return the text's tokens, and its windows."""

@@ -41,7 +41,7 @@ from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.tokens import NO_CHATS, Chats, PromptEncoder, PromptIds, TokenizerFacts
 
 # Raise the number whenever the code that generates may give another text.
-_KIND = "texts/4"
+_KIND = "texts/5"
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,11 @@ class GeneratedTexts(Measurement["WrittenTexts"]):
 
     def decode(self, entry: StoredResult) -> WrittenTexts:
         texts, cut = entry.facts["texts"], entry.facts["cut"]
-        return WrittenTexts([str(text) for text in texts], [None if each is None else bool(each) for each in cut])
+        count = len(self.data.task.prompts) * self.settings.repeats
+        kinds = [(type(text), type(each)) for text, each in zip(texts, cut, strict=True)]
+        if len(kinds) != count or not {*kinds} <= {(str, bool), (str, type(None))}:
+            raise ValueError(f"expected {count:,} texts, and of each whether it was cut")
+        return WrittenTexts(list(texts), list(cut))
 
     def score(self, statistics: WrittenTexts) -> Score:
         found = score_texts(self.scorer, self.data, statistics, self._thinks(statistics))

@@ -44,13 +44,7 @@ class DivergenceStatistics(TargetLayout):
     nll_q: Floats  # NLL of the candidate, nats
 
     def __post_init__(self) -> None:
-        expected = int(self.window_targets.sum())
-        for name in ("kl", "dp", "same_top", "nll_p", "nll_q"):
-            values = getattr(self, name)
-            if expected == 0 or values.shape != (expected,):
-                raise MetricInputError(f"{name}: expected a number for each of {expected} targets, got {values.shape}")
-            if bad := int((~np.isfinite(values)).sum()):
-                raise MetricInputError(f"{name}: expected finite numbers, got {bad} of {expected} NaN or infinite")
+        _require_numbers(self, "kl", "dp", "same_top", "nll_p", "nll_q")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +54,9 @@ class SampledStatistics(TargetLayout):
     nll_p: Floats  # under p
     nll_q: Floats  # under q
 
+    def __post_init__(self) -> None:
+        _require_numbers(self, "nll_p", "nll_q")
+
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenStatistics(SampledStatistics):
@@ -67,6 +64,16 @@ class WrittenStatistics(SampledStatistics):
 
     ids: Ints  # token ids of all prompts, each followed by what the model wrote, shape ``[tokens]``
     prompt_tokens: Ints  # tokens of each prompt, shape ``[windows]``
+
+
+def _require_numbers(statistics: TargetLayout, *names: str) -> None:
+    expected = int(statistics.window_targets.sum())
+    for name in names:
+        values = getattr(statistics, name)
+        if expected == 0 or values.shape != (expected,):
+            raise MetricInputError(f"{name}: expected a number for each of {expected} targets, got {values.shape}")
+        if bad := int((~np.isfinite(values)).sum()):
+            raise MetricInputError(f"{name}: expected finite numbers, got {bad} of {expected} NaN or infinite")
 
 
 @dataclass(frozen=True)

@@ -164,8 +164,19 @@ class LikelihoodStatistics(TargetLayout):
         """The share of the characters that the tokens do not give back, in words; empty if they give all back."""
         if self.lost is None:
             return "an unknown share"
-        share = float(self.lost.sum() / self.chars.sum())
-        return f"{share:.2%}" if share >= 1e-4 else f"{share:.1g}" if share else ""
+        return words_of_share(float(self.lost.sum() / self.chars.sum()))
+
+
+def words_of_share(share: float) -> str:
+    """Return a share of lost characters in words; empty for none."""
+    return f"{share:.2%}" if share >= 1e-4 else f"{share:.1g}" if share else ""
+
+
+def lost_words(model: str, share: str) -> str:
+    return (
+        f"the tokenizer of {model!r} does not give the text back: decode(encode(text)) loses {share} of its "
+        "characters, which the model need not predict"
+    )
 
 
 def perplexity(
@@ -228,10 +239,7 @@ def perplexity(
     if iid:
         details["stderr_iid"] = value * _iid_error(statistics.nll.astype(np.float64))
     if statistics.lost is not None and (share := statistics.lost_share):
-        details["hint"] = (
-            f"the tokenizer of {model!r} does not give the text back: decode(encode(text)) loses {share} of its "
-            "characters, which the model need not predict"
-        )
+        details["hint"] = lost_words(model, share)
     return Score(
         value,
         metric=metric,
@@ -276,16 +284,18 @@ class ChoiceStatistics:
 
 
 @dataclass(frozen=True)
-class TargetStatistics:
-    """Statistics of one target a row."""
+class ContinuationStatistics:
+    """Statistics of what follows questions: one target a row, or all choices of all rows in order."""
 
-    log_likelihood: Floats  # nats, shape ``[rows]``
-    # whether each token of the target is the most likely one, shape ``[rows]``; None if the engine does not say so
+    log_likelihood: Floats  # nats, shape ``[continuations]``
+    # whether each token of a target is the most likely one, shape ``[rows]``; None if the engine does not say so
     greedy: NDArray[np.bool_] | None
+    # share of the characters that the tokens do not give back, in words, with a digest of the tokens; empty for none
+    lost: str = ""
 
 
 def accuracy(
-    statistics: ChoiceStatistics | TargetStatistics,
+    statistics: ChoiceStatistics | ContinuationStatistics,
     *,
     signature: Signature,
     variant: str = "acc",
@@ -298,7 +308,7 @@ def accuracy(
     of rows too, the shares of all groups are averaged instead of the rows.
     """
     _require_finite("accuracy", statistics)
-    if isinstance(statistics, TargetStatistics):
+    if isinstance(statistics, ContinuationStatistics):
         assert statistics.greedy is not None
         by_variant = {"acc": statistics.greedy.astype(np.float64)}
     else:
@@ -324,7 +334,7 @@ def accuracy(
 
 
 def target_perplexity(
-    statistics: TargetStatistics, *, signature: Signature, clusters: Sequence[Hashable] | None = None
+    statistics: ContinuationStatistics, *, signature: Signature, clusters: Sequence[Hashable] | None = None
 ) -> Score:
     """Return ``exp(-mean log-likelihood)`` over rows, each of one target."""
     _require_finite("target_ppl", statistics)
@@ -332,6 +342,8 @@ def target_perplexity(
     by_row = ByRow(nll, np.ones(len(nll), dtype=np.int64), cluster_numbers(clusters, len(nll)))
     scale = Scale("lower", exponential=True, lowest=1, of_rows=True)
     sample = Sample.of_means(by_row, scale)
+    if statistics.lost:
+        sample = replace(sample, identity={"lost text": statistics.lost})
     noise = sample.noise()
     value = scale.value(noise.mean)
     return Score(
@@ -347,7 +359,7 @@ def target_perplexity(
     )
 
 
-def _require_finite(metric: str, statistics: ChoiceStatistics | TargetStatistics) -> None:
+def _require_finite(metric: str, statistics: ChoiceStatistics | ContinuationStatistics) -> None:
     if len(statistics.log_likelihood) == 0:
         raise MetricInputError(f"{metric}: expected at least one row, got none")
     if not np.isfinite(statistics.log_likelihood).all():

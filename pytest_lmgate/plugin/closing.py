@@ -51,6 +51,7 @@ class Closing:
         self.unread: list[str] = []  # why there are no gates: pytest shows it, and reports have it too
         self.problems: list[str] = []  # what fails the session although every test passed
         self.printed: list[str] = []  # reports for stdout
+        self.did_fail = False  # whether a test failed that measures by a fixture
 
     @property
     def is_shown(self) -> bool:
@@ -58,7 +59,11 @@ class Closing:
 
     @property
     def has_failed(self) -> bool:
-        return bool(self.problems) or any(verdict.failed and not verdict.xfail for verdict in self.verdicts)
+        return (
+            self.did_fail
+            or bool(self.problems)
+            or any(verdict.failed and not verdict.xfail for verdict in self.verdicts)
+        )
 
     def results(self, run: Run) -> Results:
         return Results(
@@ -109,9 +114,11 @@ def close(ledger: Ledger, session: pytest.Session, *, run: str, broke: str) -> C
     if received := ledger.verdicts():
         expected = ledger.expected_to_fail
         closing.verdicts = [replace(verdict, xfail=verdict.id in expected) for verdict in received]
+    closing.did_fail = any(map(ledger.did_fail, ledger.measuring))
     if passed(session) and closing.has_failed and not closing.problems:
+        which = f"a gate{' or a test that measures' * closing.did_fail}"
         closing.problems.append(
-            f"a gate failed, but a plugin, a conftest or pytest.exit set the exit status {int(session.exitstatus)}: "
+            f"{which} failed, but a plugin, a conftest or pytest.exit set the exit status {int(session.exitstatus)}: "
             "the session fails"
         )
     _keep_baseline(closing, ledger, session)

@@ -221,11 +221,12 @@ class GateHooks:
         """Fail a session whose exit status another plugin, a conftest or ``pytest.exit`` set to success after us."""
         try:
             result = yield
-        except pytest.exit.Exception as error:
+        except (pytest.exit.Exception, SystemExit) as error:
             if not self._is_finished:
                 self._finish(session)
-            if error.returncode == pytest.ExitCode.OK and self._has_failed:
-                error.returncode = pytest.ExitCode.TESTS_FAILED
+            status = "code" if isinstance(error, SystemExit) else "returncode"
+            if not getattr(error, status) and self._has_failed:
+                setattr(error, status, pytest.ExitCode.TESTS_FAILED)
                 sys.stderr.write("ERROR: a gate failed, so the session fails\n")  # there will be no summary
             raise
         if self._has_failed and collection.passed(session):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from pytest_lmgate.settings.options import find_project_file, read_project_file
 
 _TOP_LEVEL = ("devices", "label", "defaults", "models", "datasets", "gates")
 _MOST_VALUES = 1_000_000  # a megabyte of text has fewer, and a kilobyte of aliases may have billions
+_MOST_GATES = 10_000  # of one entry, whose lists multiply
 
 
 @dataclass(frozen=True)
@@ -195,6 +197,9 @@ def _values(node: yaml.Node, known: dict[yaml.Node, int | None]) -> int:
     known[node] = None
     nodes = [each for pair in node.value for each in pair] if isinstance(node, yaml.MappingNode) else node.value
     is_scalar = isinstance(node, yaml.ScalarNode)
+    if is_scalar and (half := re.search(r"[\ud800-\udfff]", node.value)):
+        text = f"{half[0]!r} is half of a surrogate pair, which is not valid UTF-8"
+        raise yaml.constructor.ConstructorError(None, None, text, node.start_mark)
     known[node] = count = 1 if is_scalar else 1 + sum(_values(each, known) for each in nodes)
     if count > _MOST_VALUES:
         text = f"with its aliases it has more than {_MOST_VALUES:,} values; write out what is needed of them"
@@ -388,6 +393,9 @@ def _written_out(
             if name in LISTED and name in taken and isinstance(value, list)
         }
         axes = lists | ({"metric": [each]} if "metric" in lists else {})
+        if (count := math.prod(map(len, axes.values()))) > _MOST_GATES:
+            of = ", ".join(f"{len(values):,} of {name}" for name, values in axes.items())
+            raise ConfigError(f"expected at most {_MOST_GATES:,} gates of an entry, got {count:,}: {of}; write several")
         for values in itertools.product(*axes.values()):
             chosen = dict(zip(axes, values, strict=True))
             written = {

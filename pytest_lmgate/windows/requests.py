@@ -456,19 +456,22 @@ def _sizes_of_characters(text: str) -> Iterator[Floats | Ints]:
     yield 1 + (letters > 0x7F) + (letters > 0x7FF) + (letters > 0xFFFF)
 
 
-def lost_characters(streams: Streams, tokenizer: TokenizerFacts) -> Ints | None:
+def lost_characters(
+    streams: Streams, tokenizer: TokenizerFacts, alike: Callable[[str], str] | None = None
+) -> Ints | None:
     """Return how many characters of each document its tokens do not give back, shape ``[documents]``.
 
-    None if the tokenizer cannot write a text. If all characters are there, and others too, one counts as lost.
+    None if the tokenizer cannot write a text. If all characters are there, and others too, one counts as lost. With
+    `alike`, texts that it makes equal are, and white space does not count.
     """
     found = []
     for ids, texts in zip(streams.ids, streams.texts, strict=True):
         lost = 0
         for text in texts:
             # The stream may have the tokens of several texts, or special ones before and behind a text.
-            of_text = _lost(text, ids, tokenizer) if len(texts) == 1 else None
+            of_text = _lost(text, ids, tokenizer, alike) if len(texts) == 1 else None
             if of_text != 0:
-                of_text = _lost(text, tokenizer.ids(text, special=False), tokenizer)
+                of_text = _lost(text, tokenizer.ids(text, special=False), tokenizer, alike)
             if of_text is None:
                 return None
             lost += of_text
@@ -476,9 +479,11 @@ def lost_characters(streams: Streams, tokenizer: TokenizerFacts) -> Ints | None:
     return np.array(found, dtype=np.int64)
 
 
-def _lost(text: str, ids: Ints, tokenizer: TokenizerFacts) -> int | None:
+def _lost(text: str, ids: Ints, tokenizer: TokenizerFacts, alike: Callable[[str], str] | None) -> int | None:
     if (written := tokenizer.text(ids.tolist())) is None:
         return None if tokenizer.spelled(text, ids) is None else 0
+    if alike is not None:
+        text, written = ("".join(alike(each).split()) for each in (text, written))
     if written == text:
         return 0
     return max((Counter(text) - Counter(written)).total(), 1)

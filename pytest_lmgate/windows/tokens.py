@@ -161,8 +161,9 @@ class Framing:
         return self.once(ids[len(self.prefix) : len(ids) - len(self.suffix)])
 
     def once(self, ids: Sequence[int]) -> list[int]:
-        """Leave out the BOS that a text itself begins with, because `around` puts it there."""
-        return list(ids[1:] if self.prefix and tuple(ids[:1]) == self.prefix[:1] else ids)
+        """Leave out the special tokens that a text itself begins with, or the first: `around` puts them there."""
+        size = next((size for size in (len(self.prefix), 1) if tuple(ids[:size]) == self.prefix[:size]), 0)
+        return list(ids[size:])
 
     def around(self, ids: Sequence[int], *, suffix: bool = True) -> list[int]:
         """Put the special tokens around a text's own, those behind it where `suffix` says so."""

@@ -1,16 +1,11 @@
 """benchmarks/decisions.py: vectorized it says what the package says."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from decision_tables import CONFIDENCE, NOISES, TRUTHS
 from decisions import clustered, degrees_of_freedom, require_same_verdicts, simulate
 
 from pytest_lmgate.stats.means import clustered_mean
-
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
 
 
 @pytest.mark.parametrize("noise", list(NOISES))

@@ -4,7 +4,6 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ with hold(Path(sys.argv[1]), lambda: print("waiting", flush=True), lambda text: 
     sys.stdin.read()
     print("ends", time.time(), flush=True)
 """
-NO_LOCKS = [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP]
 
 
 @pytest.fixture(scope="module")
@@ -29,27 +27,23 @@ def libc(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return faulty_libc(tmp_path_factory.mktemp("libc"))
 
 
-def start(path: Path, env: Mapping[str, str]) -> subprocess.Popen[str]:
+def start(path: Path, env: dict[str, str]) -> subprocess.Popen[str]:
     """Start a process that holds a lock until its input ends."""
     command = [sys.executable, "-c", _HOLD, str(path)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(env))
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
 
 
 def line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-@pytest.mark.parametrize("number", NO_LOCKS, ids=errno.errorcode.get)
-def test_where_the_system_has_no_locks_one_process_waits_for_the_other(
-    tmp_path: Path, libc: dict[str, str], number: int
-) -> None:
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP], ids=errno.errorcode.get)
+def test_where_a_system_has_no_locks_one_process_waits_for_another(tmp_path: Path, libc: dict[str, str], number: int):
     env, path = libc | {"FLOCK_ERRNO": str(number)}, tmp_path / "locks" / "a.lock"
     first = start(path, env)
-    said = (
-        f"the file system of {path.parent} has no locks ({os.strerror(number)}): lock files replace them; if a "
-        "killed process left one, remove it"
-    )
-    assert line(first) == said
+    said = line(first)
+    assert said.startswith(f"the file system of {path.parent} has no locks ({os.strerror(number)})")
+    assert said.endswith("if a killed process left one, remove it")
     assert line(first).startswith("held")
     second = start(path, env)
     assert [line(second), line(second)] == [said, "waiting"]

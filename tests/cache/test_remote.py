@@ -3,9 +3,9 @@
 import json
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
+from unittest.mock import Mock
 
 import fsspec
 import pytest
@@ -39,15 +39,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return "memory://shared/cache"
 
 
-@pytest.fixture
-def machines(tmp_path: Path, url: str) -> tuple[Machine, Machine]:
-    return Machine(tmp_path / "one", url), Machine(tmp_path / "two", url)
-
-
-def test_what_one_machine_keeps_another_one_reads_and_then_holds_itself(
-    machines: tuple[Machine, Machine], url: str
-) -> None:
-    one, two = machines
+def test_what_one_machine_keeps_another_one_reads_and_then_holds_itself(tmp_path: Path, url: str):
+    one, two = (Machine(tmp_path / name, url) for name in ("one", "two"))
     one.store.put(FINGERPRINT, ENTRY)
     found = two.store.get(FINGERPRINT)
     assert found.arrays["nll"].tolist() == ENTRY.arrays["nll"].tolist()
@@ -57,10 +50,8 @@ def test_what_one_machine_keeps_another_one_reads_and_then_holds_itself(
     assert one.warnings == two.warnings == one.said == two.said == []
 
 
-def test_an_unfinished_measurement_goes_on_on_another_machine_and_is_removed_when_it_is_whole(
-    machines: tuple[Machine, Machine],
-) -> None:
-    one, two = machines
+def test_an_unfinished_measurement_goes_on_on_another_machine_and_is_removed_when_it_is_whole(tmp_path: Path, url: str):
+    one, two = (Machine(tmp_path / name, url) for name in ("one", "two"))
     one.store.put_partial(FINGERPRINT, ENTRY)
     assert two.store.get_partial(FINGERPRINT) is not None
     two.store.put(FINGERPRINT, ENTRY)
@@ -77,17 +68,12 @@ def test_nothing_is_written_where_only_reading_is_allowed(tmp_path: Path, url: s
     assert Machine(tmp_path / "two", url).store.get_partial(OTHER) is None
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda data: data[:-1], lambda data: data.replace(b"nll", b"nnl"), lambda data: b""]
-)
-def test_an_entry_that_was_damaged_there_is_set_aside_and_measured_again(
-    tmp_path: Path, damage: Callable[[bytes], bytes]
-) -> None:
+def test_an_entry_that_was_damaged_there_is_set_aside_and_measured_again(tmp_path: Path):
     url = f"file://{tmp_path}/shared"
-    one, two = Machine(tmp_path / "one", url), Machine(tmp_path / "two", url)
+    one, two = (Machine(tmp_path / name, url) for name in ("one", "two"))
     one.store.put(FINGERPRINT, ENTRY)
     (file,) = (tmp_path / "shared").rglob("*.lmgate")
-    file.write_bytes(damage(file.read_bytes()))
+    file.write_bytes(file.read_bytes()[:-1])
     assert two.store.get(FINGERPRINT) is None
     assert "a cache entry cannot be trusted" in two.warnings[0]
     two.store.put(FINGERPRINT, ENTRY)
@@ -95,56 +81,39 @@ def test_an_entry_that_was_damaged_there_is_set_aside_and_measured_again(
 
 
 class Failing(MemoryFileSystem):
-    """A store that fails, or is slow, and counts how often it was asked."""
+    """A store whose `problem` is an error or that it is slow."""
 
     protocol = "failing"
-    asked = 0
-    problem: Callable[[], None] = staticmethod(lambda: None)
+    problem = Mock()
 
     def cat_file(self, *_: Any, **__: Any) -> bytes:
-        type(self).asked += 1
-        type(self).problem()
+        self.problem()
         raise FileNotFoundError
 
     def pipe_file(self, *_: Any, **__: Any) -> None:
-        type(self).asked += 1
-        type(self).problem()
+        self.problem()
 
 
 fsspec.register_implementation("failing", Failing, clobber=True)
 
 
-@pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> type[Failing]:
-    monkeypatch.setattr(Failing, "asked", 0)
-    return Failing
-
-
-def raise_(error: Exception) -> None:
-    raise error
-
-
-def test_a_store_that_is_down_is_said_once_and_left_alone(
-    tmp_path: Path, failing: type[Failing], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_is_down_is_said_once_and_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     answer = "refused by https://me:secret@host/x?t=1\n<html>::error::\x1b[2J secret-of-the-body</html>"
-    monkeypatch.setattr(failing, "problem", lambda: raise_(ConnectionError(answer)))
+    monkeypatch.setattr(Failing, "problem", Mock(side_effect=ConnectionError(answer)))
     machine = Machine(tmp_path / "one", "failing://bucket")
     assert machine.store.get(FINGERPRINT) is None
     machine.store.put(FINGERPRINT, ENTRY)
     assert machine.store.get(FINGERPRINT) is not None
     assert machine.store.get(OTHER) is None
-    assert failing.asked == 1
+    assert Failing.problem.call_count == 1
     assert machine.said == [
         "the remote cache failing://bucket cannot be used (ConnectionError: refused by https://***@host/x?***); this "
         "session continues without it"
     ]
 
 
-def test_a_store_that_does_not_answer_is_given_up_after_one_time_out(
-    tmp_path: Path, failing: type[Failing], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(failing, "problem", lambda: time.sleep(5))
+def test_a_store_that_does_not_answer_is_given_up_after_one_time_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Failing, "problem", lambda _: time.sleep(5))
     machine = Machine(tmp_path / "one", "failing://bucket", seconds=0.2)
     started = time.monotonic()
     assert machine.store.get(FINGERPRINT) is None
@@ -153,7 +122,10 @@ def test_a_store_that_does_not_answer_is_given_up_after_one_time_out(
     assert "no answer in 0.2 s" in machine.said[0]
 
 
-def test_without_fsspec_the_extra_that_brings_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_fsspec_or_the_library_of_an_address_what_brings_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    fsspec.register_implementation("lacking", "no_such_library.Files", clobber=True, errtxt="install no_such_library")
+    with pytest.raises(ConfigError, match="--lmgate-history lacking://host/x: install no_such_library"):
+        Address("lacking://host/x", "--lmgate-history")
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(ConfigError, match=r"--lmgate-history s3://\*\*\*@b: .* pip install 'pytest-lmgate\[remote\]'"):
         Address("s3://me:secret@b", "--lmgate-history")
@@ -169,17 +141,13 @@ def test_files_of_a_folder_are_read_together_and_leftovers_are_no_files(url: str
     assert list(folder.read_all(".json")) == ["b.json"]
 
 
-def github(folder: Path, head: Any) -> dict[str, str]:
-    event = folder / "event.json"
-    event.write_text(json.dumps({"pull_request": {"head": {"repo": head}, "base": {"repo": {"full_name": "a/b"}}}}))
-    return {"GITHUB_EVENT_NAME": "pull_request", "GITHUB_EVENT_PATH": str(event)}
-
-
-def test_pull_requests_from_forks_are_told_by_what_the_service_says(tmp_path: Path) -> None:
-    assert is_from_fork(github(tmp_path, {"full_name": "stranger/b"}))
-    assert is_from_fork(github(tmp_path, None)), "the fork was deleted"
+def test_pull_requests_from_forks_are_told_by_what_the_service_says(tmp_path: Path):
+    event = tmp_path / "event.json"
+    # None: the fork was deleted
+    for head, is_fork in (({"full_name": "stranger/b"}, True), (None, True), ({"full_name": "a/b"}, False)):
+        event.write_text(json.dumps({"pull_request": {"head": {"repo": head}, "base": {"repo": {"full_name": "a/b"}}}}))
+        assert is_from_fork({"GITHUB_EVENT_NAME": "pull_request", "GITHUB_EVENT_PATH": str(event)}) == is_fork
     assert is_from_fork({"GITHUB_EVENT_NAME": "pull_request_target"}), "nothing says whose it is"
-    assert not is_from_fork(github(tmp_path, {"full_name": "a/b"}))
     assert not is_from_fork({"GITHUB_EVENT_NAME": "push"})
     assert is_from_fork({"CI_MERGE_REQUEST_SOURCE_PROJECT_ID": "7", "CI_MERGE_REQUEST_PROJECT_ID": "1"})
     assert not is_from_fork({"CI_MERGE_REQUEST_SOURCE_PROJECT_ID": "1", "CI_MERGE_REQUEST_PROJECT_ID": "1"})
@@ -200,15 +168,7 @@ def test_what_is_secret_in_an_address_is_never_shown(url: str, shown: str) -> No
     assert str(Address(url, "--lmgate-history")) == shown
 
 
-def test_a_secret_that_the_store_repeats_is_not_shown_either(
-    failing: type[Failing], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(failing, "problem", lambda: raise_(ConnectionError("user u with p@ss was refused")))
+def test_a_secret_that_the_store_repeats_is_not_shown_either(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Failing, "problem", Mock(side_effect=ConnectionError("user u with p@ss was refused")))
     with pytest.raises(AddressError, match=r"^ConnectionError: user u with \*\*\* was refused$"):
         Address("failing://u:p@ss@host/x", "--lmgate-history").read(NAME)
-
-
-def test_an_address_whose_library_is_not_installed_is_an_error_that_names_it() -> None:
-    fsspec.register_implementation("lacking", "no_such_library.Files", clobber=True, errtxt="install no_such_library")
-    with pytest.raises(ConfigError, match="--lmgate-history lacking://host/x: install no_such_library"):
-        Address("lacking://host/x", "--lmgate-history")

@@ -3,7 +3,6 @@
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -12,6 +11,7 @@ import pytest
 from pytest_lmgate.cache.remote import Address, Remote
 from pytest_lmgate.cache.store import Store
 from tests.cache.test_store import ENTRY, FINGERPRINT, OTHER
+from tests.end_to_end.projects import wait_for
 
 s3fs = pytest.importorskip("s3fs", reason="make test-remote installs s3fs and moto")
 pytest.importorskip("moto", reason="make test-remote installs s3fs and moto")
@@ -23,21 +23,17 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": address,
-        "AWS_MAX_ATTEMPTS": "1",
-    }.items():
-        monkeypatch.setenv(name, value)
+    given = {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret", "DEFAULT_REGION": "us-east-1", "MAX_ATTEMPTS": "1"}
+    for name, value in {**given, "ENDPOINT_URL": address}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
     process = subprocess.Popen([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)])
+
+    def answers() -> bool:
+        with socket.socket() as tried:
+            return tried.connect_ex(("127.0.0.1", port)) == 0
+
     try:
-        for _ in range(600):
-            with socket.socket() as tried:
-                if tried.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
+        wait_for(answers, "moto answers")
         s3fs.S3FileSystem.clear_instance_cache()
         s3fs.S3FileSystem(endpoint_url=address).mkdir("bucket")
         yield process
@@ -46,9 +42,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]
         process.wait()
 
 
-def test_two_machines_share_measurements_through_s3_and_go_on_when_it_dies(
-    server: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
+def test_machines_share_measurements_through_s3_and_go_on_when_it_dies(server: subprocess.Popen[bytes], tmp_path: Path):
     said: list[str] = []
 
     def machine(name: str) -> Store:
@@ -76,7 +70,7 @@ def test_two_machines_share_measurements_through_s3_and_go_on_when_it_dies(
     assert "the remote cache s3://bucket/cache cannot be used" in said[0]
 
 
-def test_files_of_a_history_are_written_and_read_together(server: subprocess.Popen[bytes]) -> None:
+def test_files_of_a_history_are_written_and_read_together(server: subprocess.Popen[bytes]):
     for name in ("b.json", "a.json"):
         Address("s3://bucket/runs", "--lmgate-history").write(PurePosixPath(name), name.encode())
     found = Address("s3://bucket/runs", "--lmgate-history").read_all(".json")

@@ -22,12 +22,9 @@ def write(folder: Path, suffix: str = ".lmgate", *, kind: str = "token-nll/5", n
     """Write an entry of version 0.1 byte by byte, with none of the code that is tested."""
     text = json.dumps({"kind": kind, "ingredients": INGREDIENTS}, sort_keys=True)
     address = hashlib.sha256(text.encode()).hexdigest()
-    header = json.dumps(
-        {
-            "__metadata__": {"fingerprint": text, "facts": '{"running_text": true}'},
-            "nll": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
-        }
-    ).encode()
+    metadata = {"fingerprint": text, "facts": '{"running_text": true}'}
+    nll = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+    header = json.dumps({"__metadata__": metadata, "nll": nll}).encode()
     body = struct.pack("<Q", len(header)) + header + struct.pack("<2f", 0.5, 1.5)
     path = folder / "token-nll" / address[:2] / f"{address}{suffix}"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +48,7 @@ def lmgate(folder: Path, *arguments: str) -> str:
     return result.stdout
 
 
-def test_an_entry_in_the_layout_of_version_0_1_is_read(store: Store) -> None:
+def test_an_entry_in_the_layout_of_version_0_1_is_read(store: Store):
     write(store.folder)
     write(store.folder, ".partial")
     for found in (store.get(FINGERPRINT), store.get_partial(FINGERPRINT)):
@@ -59,7 +56,7 @@ def test_an_entry_in_the_layout_of_version_0_1_is_read(store: Store) -> None:
         assert found.facts == {"running_text": True}
 
 
-def test_an_entry_of_an_earlier_revision_of_a_measurement_is_missed_and_stays(store: Store, remarks: list[str]) -> None:
+def test_an_entry_of_an_earlier_revision_of_a_measurement_is_missed_and_stays(store: Store, remarks: list[str]):
     old = write(store.folder, kind="token-nll/4")
     before = old.read_bytes()
     assert store.get(FINGERPRINT) is None
@@ -70,10 +67,8 @@ def test_an_entry_of_an_earlier_revision_of_a_measurement_is_missed_and_stays(st
     assert "2 entries checked, 0 broken" in lmgate(store.folder, "verify")
 
 
-@pytest.mark.parametrize("number", [2, 10, 999])
-def test_an_entry_of_a_newer_format_is_missed_and_nothing_takes_its_place(
-    store: Store, remarks: list[str], number: int
-) -> None:
+@pytest.mark.parametrize("number", [2, 999])
+def test_an_entry_of_a_newer_format_is_missed_and_nothing_replaces_it(store: Store, remarks: list[str], number: int):
     newer = [write(store.folder, suffix, number=number) for suffix in (".lmgate", ".partial")]
     before = [path.read_bytes() for path in newer]
     assert store.get(FINGERPRINT) is store.get_partial(FINGERPRINT) is None
@@ -82,13 +77,11 @@ def test_an_entry_of_a_newer_format_is_missed_and_nothing_takes_its_place(
     assert store.get(FINGERPRINT) is None
     assert [path.read_bytes() for path in newer] == before
     assert not (store.folder / "set-aside").exists()
-    assert set(remarks) == {
-        f"{store.folder} has entries that a newer pytest-lmgate wrote: this version leaves them alone, measures again, "
-        "and does not keep the result"
-    }
+    (remark,) = set(remarks)
+    assert remark.startswith(f"{store.folder} has entries that a newer pytest-lmgate wrote: this version leaves them")
 
 
-def test_the_commands_name_a_newer_entry_and_leave_it_where_it_is(store: Store) -> None:
+def test_the_commands_name_a_newer_entry_and_leave_it_where_it_is(store: Store):
     newer, ours = write(store.folder, number=2), write(store.folder, kind="token-nll/4")
     os.utime(newer, (1, 1))  # the first to go, were it ours
     assert " newer " in lmgate(store.folder, "ls")

@@ -1,4 +1,4 @@
-"""Rows become prompts and references exactly as a dataset's entry says; an error names row and column."""
+"""Rows become prompts, references and tags exactly as a dataset's entry says; an error names row and column."""
 
 import math
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_lmgate.data.columns import TextTask, fill, make_task
+from pytest_lmgate.data.columns import TextTask, fill, make_task, read_tags
 from pytest_lmgate.errors import DataError
 from pytest_lmgate.settings.entries import DatasetSpec
 
@@ -16,7 +16,7 @@ ROWS = ({"q": "one?", "a": "1", "n": 3}, {"q": "two?", "a": ["2", "zwei"], "n": 
 
 def task(rows: Any = ROWS, template: str | None = "{q}", references: Any = ("a",), **how: Any) -> TextTask:
     examples = how.pop("examples", ())
-    spec = DatasetSpec(path="quiz.jsonl", prompt=template, references=list(references), **how)
+    spec = DatasetSpec(path=how.pop("path", "quiz.jsonl"), prompt=template, references=list(references), **how)
     return make_task(rows, spec, name="quiz", examples=examples)
 
 
@@ -34,7 +34,12 @@ def test_examples_that_are_rows_of_the_dataset_are_an_error_that_names_them() ->
     rows = [{"q": "Capital of X?", "a": ["Aa", "A."]}, {"q": "1 - 1 =", "a": "0"}, {"q": "1 - 1 =", "a": "none"}]
     others = [{"q": "1 + 1 =", "a": "0"}, {"q": "1 - 1 =", "a": "nothing"}, {"q": "capital of Y?", "a": "Aa"}]
     assert len(task(rows, examples=others).prompts) == 3
-    for example, place in (({"a": "a", "q": " capital\tof X"}, 0), ({"q": "1 - 1 =", "a": "None."}, 2)):
+    worked_out = {"q": "1 - 1 =", "a": "One less one is 0."}
+    for example, place in (
+        ({"a": "a", "q": " capital\tof X"}, 0),
+        ({"q": "1 - 1 =", "a": "None."}, 2),
+        (worked_out, 1),
+    ):
         with pytest.raises(DataError, match=rf"'quiz': examples: .* got 1: example 3 is row {place} \(from 0\)"):
             task(rows, examples=[*others, example])
 
@@ -42,8 +47,7 @@ def test_examples_that_are_rows_of_the_dataset_are_an_error_that_names_them() ->
 def test_fields_are_filled_from_the_row_and_everything_else_stays() -> None:
     made = task(template="  Q{{{n}}}: {q}\n{q}\tA:")
     assert made.prompts == ("  Q{3}: one?\none?\tA:", "  Q{4.5}: two?\ntwo?\tA:")
-    assert made.name == "quiz"
-    assert made.rows == ROWS
+    assert (made.name, made.rows) == ("quiz", ROWS)
 
 
 @given(st.text(), st.text())
@@ -90,16 +94,52 @@ def test_a_chat_has_the_system_text_the_examples_as_turns_and_the_prompt() -> No
         ({"rows": [{"q": "?", "a": ["x", 3]}]}, r"row 0: references: column 'a': expected text .* got \['x', 3\]"),
         ({"rows": [{"q": "?", "a": []}]}, "row 0: expected at least one reference, got none in a"),
         ({"rows": [{"q": "?", "a": None}]}, "row 0: expected at least one reference, got none in a"),
+        (
+            {"rows": [ROWS[0], {"q": "?", "a": " "}], "path": "a.csv"},
+            "row 1: expected at least one reference, got none",
+        ),
+        (
+            {"rows": [{"q": "?", "a": ""}, {"q": "!", "a": [" "]}]},
+            "'quiz': every reference is empty, so .* its answers",
+        ),
         ({"rows": [{"q": None, "a": "1"}]}, "row 0: prompt: column 'q' is null"),
         ({"rows": [ROWS[0], {"q": math.nan, "a": "1"}]}, "row 1: prompt: column 'q': expected text .* got NaN"),
         ({"rows": [ROWS[0], {"q": "a\ud83d", "a": "1"}]}, "row 1: prompt: column 'q': .* at character 1 is half of"),
         ({"examples": [{"q": "?", "a": "\udc00"}]}, r"'quiz \(examples\)': row 0: references: .* is half of a surr"),
-        ({"rows": [{"a": "1"}]}, "row 0: prompt: no column 'q'; it has a"),
         ({"rows": [{}]}, "row 0: prompt: no column 'q'; it has none"),
         ({"examples": [{"q": "?"}]}, r"dataset 'quiz \(examples\)': row 0: references: no column 'a'"),
-        ({"examples": [{"a": "1"}]}, r"dataset 'quiz \(examples\)': row 0: prompt: no column 'q'"),
     ],
 )
 def test_what_cannot_be_filled_in_names_row_and_column(how: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         task(**how)
+
+
+def test_values_are_tags_as_they_are_written() -> None:
+    rows = [{"language": "ko", "new": True, "year": 2020}, {"language": "en", "new": False, "year": 2021}]
+    tags = {"language": ("ko", "en"), "new": ("True", "False"), "year": ("2020", "2021")}
+    assert read_tags(rows, [*tags], "d") == tags
+
+
+@pytest.mark.parametrize("written", [int, float, str])
+def test_many_different_numbers_become_four_ranges_of_as_many_rows(written: type) -> None:
+    rows = [{"length": written(each)} for each in range(1, 41)]
+    found = read_tags(rows, ["length"], "d")["length"]
+    assert {tag: found.count(tag) for tag in found} == dict.fromkeys(
+        ["1 to 10", "11 to 20", "21 to 30", "31 to 40"], 10
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"lang": "ko"}, "row 1: tags: no column 'language'"),
+        ({"language": None}, "row 1: tags: column 'language' is null"),
+        ({"language": ["ko"]}, "row 1: tags: column 'language': expected text, a number, true or false, got list"),
+        ("a text", "row 1: tags: expected a row with columns, got str"),
+    ],
+)
+def test_a_row_without_its_tag_is_an_error(row: object, message: str) -> None:
+    with pytest.raises(DataError, match="dataset 'd': ") as caught:
+        read_tags([{"language": "ko"}, row], ["language"], "d")
+    assert message in str(caught.value)

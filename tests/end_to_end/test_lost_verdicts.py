@@ -98,6 +98,7 @@ def test_an_early_exit_that_claims_success_is_not_believed(measured: Project) ->
 LENIENT = {
     "exit after a test": "def pytest_runtest_logfinish(): pytest.exit('no time left', returncode=0)",
     "exit at the end": "def pytest_sessionfinish(): pytest.exit('all is well', returncode=0)",
+    "leave at the end": "import sys\ndef pytest_sessionfinish(): sys.exit(0)",
     "a status": "def pytest_sessionfinish(session): session.exitstatus = 0",
     "a late status": "@pytest.hookimpl(trylast=True)\ndef pytest_sessionfinish(session): session.exitstatus = 0",
     "a later status": """
@@ -112,9 +113,12 @@ def pytest_sessionfinish(session):
 @pytest.mark.parametrize("how", LENIENT)
 def test_a_failed_gate_fails_the_session_whatever_status_the_project_sets(measured: Project, how: str) -> None:
     measured.write(test_gate=BROKEN_GATE, conftest=f"import pytest\n\n{LENIENT[how]}\n")
-    measured.run().expect(1).says("a gate failed, so" if how == "exit at the end" else "1 gate: 1 fail")
+    measured.run().expect(1).says("a gate failed, so" if how.endswith("at the end") else "1 gate: 1 fail")
+    score = "def test_score(ppl_of): assert ppl_of('die', 'words') < 59.5\n"
+    measured.write(test_gate="", test_score=score).run().expect(1)
     if how == "a status":
-        measured.write(test_gate=GATE).run().expect(0)
+        measured.write(test_score="def test_other(): assert 0").run().expect(0)
+        measured.write(test_gate=GATE, test_score="").run().expect(0)
 
 
 _BEGIN = """

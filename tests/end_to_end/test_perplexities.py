@@ -114,6 +114,20 @@ def test_without_offsets_only_a_protocol_that_scores_everything_counts_bytes(toy
     toys.run().expect(1, passed=1, error=1).says("model 'slow': unit='bits_per_byte'", "use protocol='lm-eval'")
 
 
+def test_what_a_tokenizer_loses_of_questions_is_said_and_their_targets_are_not_compared_with_anothers(
+    toys: Project,
+) -> None:
+    rows = [{"q": "aba", "t": "abcaba", "c": ["abcaba", "bababa"], "a": at % 2} for at in range(8)]
+    (toys.folder / "lost.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = "path: lost.jsonl, question: q, delimiter: ''"
+    toys.add("datasets", quiz=f"{asked}, choices: c, answer: a", last=f"{asked}, target: t").add_gates(
+        "accuracy_min: {model: blocks, dataset: quiz, limit: 0.1}",
+        "no_regression: {metric: target_ppl, model: blocks, against: letters, dataset: last, tolerance: 1%}",
+    )
+    lost = "does not give the text back"
+    toys.run().says(f"quiz: the tokenizer of 'blocks' {lost}", f"'letters': a tokenizer {lost}", "1 pass, 1 error")
+
+
 WORDS = 3 + len(OTHERS) + sum(map(len, CHAINS))
 
 

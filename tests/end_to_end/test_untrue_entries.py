@@ -142,6 +142,15 @@ def test_a_forged_text_is_named_by_its_row(writing: Project) -> None:
     outcome.says("texts, row 1, is 'three four five six seven' in the cache and 'one' when measured again")
 
 
+def test_kept_texts_of_another_number_than_the_rows_are_written_again(writing: Project) -> None:
+    project = writing.write(test_gate=marked(gate="exact_min('backward', 'chains', 0.5)"))
+    project.run().expect(1, failed=1)
+    (entry,) = project.cache.glob("texts/*/*.lmgate")
+    for keys in (["texts", "cut"], ["cut"]):  # twice as many would pass for two texts of each row
+        forge(entry, facts=lambda facts, keys=keys: {**facts, **{key: facts[key] * 2 for key in keys}})
+        project.with_torch.run().expect(1, failed=1).says("it is not a measurement of backward on chains")
+
+
 SECRET = "correct horse battery staple"
 KEY = {"LMGATE_CACHE_KEY": SECRET}
 UNSIGNED = "cache entries without a signature were not used, but measured again"

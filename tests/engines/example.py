@@ -34,7 +34,7 @@ def require_shown(gates: str, cache: Path) -> None:
 
 
 def require_same_bytes(script: str, folder: Path, *files: str) -> None:
-    """Run a script of the example on a copy of its float model; it has to write these files of ``models`` again."""
+    """Run a script of the example on a copy of its float model: it writes these files of ``models`` again."""
     shutil.copy(EXAMPLE / script, folder)
     shutil.copytree(EXAMPLE / "models" / "float", folder / "models" / "float")
     subprocess.run([warm(), script], cwd=folder, check=True, capture_output=True)

@@ -54,5 +54,4 @@ class Dice(Backend):
 
 
 def pytest_lmgate_backends() -> list[Backend]:
-    """Register the engine."""
     return [Dice()]

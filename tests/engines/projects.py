@@ -6,7 +6,6 @@ import copy
 import json
 import os
 import random
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.end_to_end.projects import LEFT_OUT
-from tests.warm import Imported, warm_python
+from tests.warm import Imported, run_warm, warm_python
 
 CONTEXT = 640
 SPECIAL = ("<pad>", "<s>", "</s>")
@@ -23,17 +22,9 @@ WORDS = [
     *("small", "12", "1984", "3.14", "It's", "don't", "Über", "naïve", "été\n猫", "狗", "がっこう", "🙂", '"quoted"'),
     *("(said)", "end.", "begin,", "new:", "old;", "why?", "yes!", "...", "--", "tab\ttab", "", "two"),
 ]
-# Options of a perplexity in several protocols.
-OPTIONS = [
-    "protocol: sliding, max_length: 96, stride: 32",
-    "protocol: llama.cpp, max_length: 64",
-    "protocol: gptq, max_length: 128",
-    "protocol: lm-eval",
-]
 
 
-def ppl(model: str, options: str = OPTIONS[0]) -> str:
-    """Return a gate of a model's perplexity."""
+def ppl(model: str, options: str = "protocol: sliding, max_length: 96, stride: 32") -> str:
     return f"ppl_max: {{model: {model}, dataset: text, limit: 999999, {options}}}"
 
 
@@ -88,23 +79,20 @@ def damaged(model: Any, noise: float = 0.3) -> Any:
     return found
 
 
-def write_float_model(folder: Path, **config: Any) -> tuple[Any, Any]:
-    """Write a model with heads of 32 numbers, and its tokenizer, as `save_pretrained` does; return both."""
+def float_model(**config: Any) -> tuple[Any, Any]:
+    """Return a Llama with heads of 32 numbers, and its tokenizer."""
     from tests.models.zoo import build
 
     tokenizer = trained_tokenizer()
     tokenizer.chat_template = "{% for m in messages %}{{ bos_token }}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
     tokenizer.chat_template += "{% if thinks %}thinks {{ thinks }}{% endif %}"
-    model = build(
-        "llama",
-        vocab_size=320,
-        max_position_embeddings=CONTEXT,
-        hidden_size=64,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        intermediate_size=64,
-        **config,
-    )
+    sizes = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 64}
+    return build("llama", vocab_size=320, max_position_embeddings=CONTEXT, **sizes, **config), tokenizer
+
+
+def write_float_model(folder: Path, **config: Any) -> tuple[Any, Any]:
+    """Write a `float_model` as `save_pretrained` does; return both."""
+    model, tokenizer = float_model(**config)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return model, tokenizer
@@ -117,36 +105,20 @@ def warm(imported: Imported = "transformers") -> str:
 
 @dataclass
 class Project:
-    """A project that runs gates in processes of their own.
-
-    Attributes:
-        folder: The project's folder.
-        files: Folder that ``{files}`` in an entry means.
-        entries: Entries of all models that every run has.
-        python: The interpreter.
-        environment: Environment variables of every run.
-        patience: Seconds that a run may take.
-    """
+    """A project that runs gates in processes of their own."""
 
     folder: Path
-    files: Path
-    entries: Mapping[str, str] = field(default_factory=dict)
+    files: Path  # what ``{files}`` in an entry means
+    entries: Mapping[str, str] = field(default_factory=dict)  # of models, in every run
     python: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)
-    patience: float = 900
+    patience: float = 900  # seconds of a run
 
     def write(self, name: str, rows: list[dict[str, Any]]) -> None:
-        """Write rows as JSON lines."""
         (self.folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
     def run(self, gates: list[str], models: dict[str, str] | None = None, **env: str) -> str:
-        """Run gates in a new process, and return what it printed, without line breaks.
-
-        Args:
-            gates: As in lmgate.yaml.
-            models: Entries beside those of every run.
-            env: Environment variables.
-        """
+        """Run gates, with more entries and environment variables, and return what is printed, without line breaks."""
         entries = {"float": "{path: {files}/float}", **self.entries, **(models or {})}
         lines = ["models:", *(f"  {name}: {entry}" for name, entry in entries.items())]
         lines += ["datasets:", "  text: {path: text.jsonl}", "  long: {path: long.txt}"]
@@ -156,37 +128,27 @@ class Project:
         lines += ["gates:", *(f"  - {gate}" for gate in gates)] if gates else []
         yaml = "\n".join(lines).replace("{files}", str(self.files))
         (self.folder / "lmgate.yaml").write_text(yaml, encoding="utf-8")
-        command = [self.python, "-m", "pytest", "-p", "no:cacheprovider", "--lmgate-report", "json:report.json"]
-        found = subprocess.run(
-            command,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=self.patience,
-            env={
-                "PATH": "",
-                "PYTHONDONTWRITEBYTECODE": "1",
-                "COLUMNS": "160",
-                "OMP_NUM_THREADS": "1",
-                "PYTEST_ADDOPTS": LEFT_OUT,
-                **self.environment,
-                **env,
-            },
-        )
+        arguments = ("-m", "pytest", "-p", "no:cacheprovider", "--lmgate-report", "json:report.json")
+        alone = {"PATH": "", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "160", "OMP_NUM_THREADS": "1"}
+        alone["PYTEST_ADDOPTS"] = LEFT_OUT
+        environment = {**alone, **self.environment, **env}
+        found = run_warm(self.python, *arguments, folder=self.folder, environment=environment, timeout=self.patience)
         self.status, self.stderr = found.returncode, found.stderr
         return " ".join((found.stdout + found.stderr).split())
 
     @property
     def values(self) -> dict[str, Any]:
         """The value of each gate of the report by its id, as in ``ppl_max[float-text]``."""
-        gates = json.loads((self.folder / "report.json").read_text())["gates"]
-        return {gate["id"].rpartition("::")[2]: gate["value"] for gate in gates}
+        return {gate["id"].rpartition("::")[2]: gate["value"] for gate in self.judged}
 
     @property
     def verdicts(self) -> list[str]:
-        """The verdict of each gate of the report."""
-        return [gate["verdict"] for gate in json.loads((self.folder / "report.json").read_text())["gates"]]
+        return [gate["verdict"] for gate in self.judged]
+
+    @property
+    def judged(self) -> list[dict[str, Any]]:
+        gates: list[dict[str, Any]] = json.loads((self.folder / "report.json").read_text())["gates"]
+        return gates
 
     def fill(self) -> Project:
         """Write a text of six rows, a long one, questions, and prompts with references; return the project."""

@@ -13,7 +13,7 @@ import pytest
 import safetensors.numpy
 import transformers
 
-from pytest_lmgate.engines.base import Kind, Model, ModelEntry, Option, Runner
+from pytest_lmgate.engines.base import Model, ModelEntry, Option, Runner
 from pytest_lmgate.engines.checkpoints import (
     Architecture,
     Checkpoint,
@@ -46,12 +46,10 @@ def test_the_context_is_what_the_librarys_own_config_says(name: str) -> None:
     ("config", "context"),
     [
         ({}, None),
-        ({"max_position_embeddings": 2048}, 2048),
         ({"n_ctx": 512, "n_positions": 1024}, 1024),
         ({"max_position_embeddings": -1, "max_seq_len": 128}, 128),
         ({"max_position_embeddings": 1e30}, None),
         ({"max_position_embeddings": True}, None),
-        ({"max_position_embeddings": "many"}, None),
         ({"text_config": {"max_position_embeddings": 77}}, 77),
         ({"max_position_embeddings": 5, "text_config": {"max_position_embeddings": 77}}, 5),
         ({"text_config": None, "llm_config": {"max_position_embeddings": 88}}, 88),
@@ -70,22 +68,13 @@ def write(folder: Path, *files: str, config: object = None) -> Path:
     return folder
 
 
-def test_an_opened_checkpoint_knows_its_config(tmp_path: Path) -> None:
-    config = {"architectures": ["XForCausalLM"], "n_ctx": 9}
-    checkpoint = open_checkpoint(write(tmp_path / "m", "model.safetensors", config=config), name="m")
-
-    assert (checkpoint.name, checkpoint.architecture, checkpoint.context) == ("m", "XForCausalLM", 9)
-    assert not checkpoint.is_quantized
-    assert checkpoint.weight_bytes == 10
-    quantized = config | {"quantization_config": {"quant_method": "gptq"}}
-    assert open_checkpoint(write(tmp_path / "q", config=quantized), name="q").is_quantized
+def test_a_checkpoint_knows_whether_it_is_quantized_and_how_large_its_weights_are(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(write(tmp_path / "m", "model.safetensors"), name="m")
+    assert (checkpoint.is_quantized, checkpoint.weight_bytes) == (False, 10)
+    assert open_checkpoint(write(tmp_path / "q", config={"quantization_config": {}}), name="q").is_quantized
 
 
-def test_what_is_no_checkpoint_is_an_error_that_says_what_was_expected(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"^model 'm': no such folder: .*absent"):
-        open_checkpoint(tmp_path / "absent", name="m")
-    with pytest.raises(ModelError, match=r"^model 'm': no config\.json in "):
-        open_checkpoint(tmp_path, name="m")
+def test_a_config_that_is_no_json_object_is_an_error(tmp_path: Path) -> None:
     for text, message in (("{", "not JSON: "), ("[1]", "expected a JSON object, got list"), ("\xff", "not JSON: ")):
         (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
         with pytest.raises(ModelError, match=rf"^model 'm': .*config\.json: {message}"):
@@ -99,7 +88,6 @@ def test_what_is_no_checkpoint_is_an_error_that_says_what_was_expected(tmp_path:
         ("weights.gguf", False, ""),
         ("pytorch_model.bin", True, ""),
         *((file, False, rf"only as pickle \({file}\), .* set pickle_weights: true") for file in PICKLED),
-        ("README.md", False, r"^model 'm': no weights in .*: expected \*\.safetensors$"),
         ("README.md", True, r"^model 'm': no weights in .*: expected \*\.safetensors$"),
     ],
 )
@@ -136,20 +124,17 @@ PICKLED_SHARD = "pytorch_model-00001-of-00001.bin"
     ("files", "says"),
     [
         (SHARDED | {ONE: ["a", "b"]}, f"{TWO_SETS}{ONE} and "),
-        (SHARDED | {ONE: ["c"]}, f"{TWO_SETS}{ONE} and "),
         (SHARDED | {"model-00003-of-00003.safetensors": ["c"]}, f"{TWO_SETS}model-00003-of-00003.safetensors and "),
         (SHARDED | {"older.safetensors": ["b"]}, f"{TWO_SETS}older.safetensors and "),
         (SHARDED | {OTHER_SHARD: None}, f"names {OTHER_SHARD}, which is not there"),
         (SHARDED | {OTHER_SHARD: ["b", "c"]}, "disagree about 1 tensors, such as c, which is in the file"),
-        (SHARDED | {OTHER_SHARD: ["a", "b"]}, "disagree about 1 tensors, such as a, which is in the file"),
         (SHARDED | {OTHER_SHARD: ["c"]}, "disagree about 2 tensors, such as b, which is not in the file"),
-        (SHARDED | {f"{ONE}.index.json": {"a": SHARD}}, f"{TWO_SETS}{OTHER_SHARD} and "),
         ({ONE: ["a", "b"], "older.safetensors": ["b", "c"]}, f"{TWO_SETS}older.safetensors and what {ONE} has"),
-        ({ONE: ["a", "b"], "model-00001-of-00001.safetensors": ["b", "c"]}, f"{TWO_SETS}model-00001-of-00001.safet"),
         (
             {"pytorch_model.bin": ["a"], PICKLED_SHARD: ["a"], "pytorch_model.bin.index.json": {"a": PICKLED_SHARD}},
             f"{TWO_SETS}pytorch_model.bin and ",
         ),
+        ({"pytorch_model.bin": ["a"], PICKLED_SHARD: ["a"]}, f"{TWO_SETS}{PICKLED_SHARD} and "),
         (SHARDED, ""),
         # Mistral's own format, a variant, an adapter, a part with tensors of its own, an index of a single file.
         (SHARDED | {"consolidated.safetensors": ["a"], "model.fp16.safetensors": ["a"]}, ""),
@@ -177,10 +162,7 @@ def test_a_damaged_index_is_an_error_and_a_damaged_header_is_left_to_the_loader(
         checkpoint.require_safe_weights(pickle_weights=False)
 
 
-def test_a_folder_without_a_tokenizer_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"^model 'm': no tokenizer in .*: expected tokenizer\.json or"):
-        require_tokenizer(write(tmp_path / "m"), name="m")
-
+def test_the_tokenizer_of_sentencepiece_is_one_too(tmp_path: Path) -> None:
     require_tokenizer(write(tmp_path / "m", "tokenizer.model"), name="m")
 
 
@@ -193,15 +175,8 @@ def test_a_folder_without_a_tokenizer_is_an_error(tmp_path: Path) -> None:
         ({"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True}, "encoder-decoder"),
     ],
 )
-def test_a_metric_is_refused_for_the_kinds_of_model_that_it_is_undefined_for(
-    config: dict[str, Any], kind: Kind
-) -> None:
-    architecture = Architecture("m", config)
-    model = Model("m", Runner, kind=architecture.kind, architecture=architecture.architecture)
-
-    require(model, "ppl", "score", kind)
-    with pytest.raises(ModelError, match=f"^ppl is undefined for the {kind} model 'm' .*: expected a other model"):
-        require(model, "ppl", "score", "other")  # type: ignore[arg-type]
+def test_the_kind_of_a_model_is_told_by_its_config(config: dict[str, Any], kind: str) -> None:
+    assert Architecture("m", config).kind == kind
 
 
 @pytest.mark.parametrize("config", [{}, {"architectures": None}, {"architectures": []}])
@@ -213,7 +188,7 @@ def test_a_model_whose_config_does_not_say_its_kind_is_refused_as_that(config: d
         require(model, "pppl", "score", "masked")
 
 
-@pytest.mark.parametrize("beside", [None, "{", "[]", '{"auto_map": null}'])
+@pytest.mark.parametrize("beside", [None, "{", "[]"])
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
 def test_code_of_another_repository_is_found_whatever_the_other_config_is(
     tmp_path: Path, file: str, beside: str | None
@@ -271,8 +246,7 @@ def test_options_of_a_tokenizer_and_files_that_they_name_are_part_of_a_model(fol
         named = entry(tokenizer=options or None)
         return contents_of(named, model=folder, tokenizer=TokenizerFolder.of(named, folder)).ingredients
 
-    assert ingredients() != ingredients(legacy=True) != ingredients(legacy=False)
-    assert ingredients().items() < ingredients(legacy=True).items()
+    assert ingredients(legacy=True) != ingredients(legacy=False)
     assert ingredients(vocab_file="words.txt")["tokenizer.words.txt"] == "first"
 
 
@@ -303,6 +277,8 @@ def test_an_option_that_an_engine_does_not_have_or_that_does_not_fit_is_named(lo
     assert entry(load={"size": 2, "kind": "two"}).load_options("e", known) == {"size": 2, "kind": "two"}
     with pytest.raises(ConfigError, match=says):
         entry(load=load).load_options("e", known)
+    with pytest.raises(ConfigError, match=r"models\.m\.load: e has no option 'x'; it has none"):
+        entry(load={"x": 1}).load_options("e", {})
 
 
 def test_workers_share_the_processors_unless_the_environment_says_how_many_threads(
@@ -349,20 +325,26 @@ def test_a_model_that_cannot_be_fetched_is_an_error_that_names_it(monkeypatch: p
         fetch_checkpoint("no/such", None, name="m", offline=False, pickle_weights=False)
 
 
-@pytest.mark.parametrize("pickle_weights", [False, True])
-def test_pickled_weights_are_fetched_only_where_allowed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pickle_weights: bool
-) -> None:
-    wanted: dict[str, Any] = {}
+@pytest.fixture
+def downloads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]]:
+    """What the hub was asked for, whose snapshot is the test's own folder."""
+    wanted: list[dict[str, Any]] = []
 
     def download(repo: str, **options: Any) -> str:
-        wanted.update(options, repo=repo)
+        wanted.append({"repo": repo, **options})
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    return wanted
 
+
+@pytest.mark.parametrize("pickle_weights", [False, True])
+def test_pickled_weights_are_fetched_only_where_allowed(
+    downloads: list[dict[str, Any]], tmp_path: Path, pickle_weights: bool
+) -> None:
     folder = fetch_checkpoint("org/name", "abc", name="m", offline=False, pickle_weights=pickle_weights)
 
+    (wanted,) = downloads
     assert folder == tmp_path
     assert (wanted["repo"], wanted["revision"], wanted["local_files_only"]) == ("org/name", "abc", False)
     assert ("*.bin" in wanted["ignore_patterns"]) is not pickle_weights
@@ -389,19 +371,12 @@ SHARDS = ("model-1.safetensors", "model-2.safetensors")
     ],
 )
 def test_a_full_commit_is_looked_up_on_the_hub_unless_all_that_is_asked_for_is_here(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: tuple[str, ...], only_tokenizer: bool, is_whole: bool
+    downloads: list[dict[str, Any]], tmp_path: Path, files: tuple[str, ...], only_tokenizer: bool, is_whole: bool
 ) -> None:
     for file in files:
         index = {"weight_map": {"a": SHARDS[0], "b": SHARDS[1], "c": SHARDS[1]}}
         (tmp_path / file).write_text(json.dumps(index))
-    only_local: list[bool] = []
-
-    def download(_: str, *, local_files_only: bool, **__: Any) -> str:
-        only_local.append(local_files_only)
-        return str(tmp_path)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
 
     assert fetch_checkpoint("org/name", COMMIT, name="m", offline=False, only_tokenizer=only_tokenizer) == tmp_path
 
-    assert only_local == ([True] if is_whole else [True, False])
+    assert [each["local_files_only"] for each in downloads] == ([True] if is_whole else [True, False])

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import random
-import subprocess
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,7 @@ import pytest
 
 from pytest_lmgate.engines import base
 from pytest_lmgate.engines.registry import BACKENDS
-from pytest_lmgate.errors import ConfigError
-from pytest_lmgate.settings.entries import ModelSpec
-from tests.end_to_end.projects import Outcome, Project, environment
-from tests.warm import warm_python
+from tests.end_to_end.projects import Outcome, Project
 
 HERE = Path(__file__).parent
 # Every batch is noted and reported at once, and torch is not imported.
@@ -43,35 +39,20 @@ WATCHED = """
 
 
 class _Project(Project):
-    """A project whose models are dice."""
-
     def add(self, **entries: str) -> None:
-        """Add models by their entries."""
-        file = self.folder / "lmgate.yaml"
         lines = "".join(f"  {name}: {entry}\n" for name, entry in entries.items())
-        file.write_text(file.read_text().replace("models:\n", f"models:\n{lines}"))
+        self.change("models:\n", f"models:\n{lines}")
 
     def judge(self, *gates: str, plugin: str = "fair_die") -> Outcome:
-        """Run gates; PYTHONPATH is not read while Python starts, and so needs no new interpreter."""
-        file = self.folder / "lmgate.yaml"
-        before = file.read_text().partition("gates:")[0]
-        file.write_text(before + "gates:\n" + "".join(f"  - {gate}\n" for gate in gates))
+        lines = "".join(f"  - {gate}\n" for gate in gates)
+        self.write(lmgate_yaml=f"{self.settings.partition('gates:')[0]}gates:\n{lines}")
         paths = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
-        options = ["-p", plugin, "--lmgate-report", "json:report.json"]
-        done = subprocess.run(
-            [warm_python(environment(), "pytest"), "-m", "pytest", *options],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            env=environment() | {"PYTHONPATH": paths},
-            timeout=120,
-        )
-        return Outcome(done.returncode, " ".join(done.stdout.split()), " ".join(done.stderr.split()))
+        options = ("-p", plugin, "--lmgate-report", "json:report.json")
+        done = self.run(*options, env={"PYTHONPATH": paths}, torch_free=True)
+        return Outcome(done.code, " ".join(done.out.split()), " ".join(done.err.split()))
 
     @property
     def judged(self) -> dict[str, dict[str, Any]]:
-        """The gates of the JSON report by metric."""
         return {gate["metric"]: gate for gate in self.report()["gates"]}
 
 
@@ -282,10 +263,3 @@ def test_a_wrong_registration_is_a_usage_error(dice: _Project, hook: str, messag
     dice.write(conftest=f"def pytest_lmgate_backends(config):\n    {hook}")
     dice.add(dye="{backend: fair-dye, path: six.die}")
     dice.judge("ppl_max: {model: dye, dataset: text, limit: 6.01}").expect(4).says(message)
-
-
-def test_an_engine_without_options_says_that_it_has_none() -> None:
-    spec = ModelSpec(path="six.die", load={"x": 1})
-    entry = base.ModelEntry(name="m", spec=spec, path=Path, hub_id=lambda _: None, digest=str)
-    with pytest.raises(ConfigError, match=r"models\.m\.load: fair-die has no option 'x'; it has none"):
-        entry.load_options("fair-die", {})

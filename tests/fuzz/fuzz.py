@@ -79,11 +79,8 @@ def _other(data: bytes, chance: random.Random) -> bytes:
     start = chance.randrange(len(data) + 1)
     end = min(len(data), start + chance.choice((0, 1, 1, 2, 8, 64)))
     piece = chance.choice(PIECES).encode("utf-8", "surrogatepass")
-    return (
-        data[:start]
-        + chance.choice((b"", chance.randbytes(end - start), piece, piece, 2 * data[start:end]))
-        + data[end:]
-    )
+    other = chance.choice((b"", chance.randbytes(end - start), piece, piece, 2 * data[start:end]))
+    return data[:start] + other + data[end:]
 
 
 def _line(data: bytes, chance: random.Random) -> bytes:
@@ -99,11 +96,8 @@ def _number(data: bytes, chance: random.Random) -> bytes:
     if not digits:
         return data
     at = chance.choice(digits)
-    return (
-        data[:at]
-        + chance.choice(("-1", "0", "1e308", "NaN", "Infinity", '"x"', "null", "{}")).encode()
-        + data[at + 1 :]
-    )
+    other = chance.choice((b"-1", b"0", b"1e308", b"NaN", b"Infinity", b'"x"', b"null", b"{}"))
+    return data[:at] + other + data[at + 1 :]
 
 
 def _cut(data: bytes, chance: random.Random) -> bytes:
@@ -126,11 +120,10 @@ class Project:
         for name, rows in (("news", news), ("quiz", quiz)):
             (self.folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (self.folder / "lmgate.yaml").write_text(YAML)
+        pytest = [sys.executable, "-m", "pytest", "-p", "tests.engines.fair_die", "--rootdir=.", "--lmgate-cache=cache"]
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
         for options in (["--lmgate-update"], ["--lmgate-report", "json:report.json", "--lmgate-history", "runs"]):
-            command = [sys.executable, "-m", "pytest", "-p", "tests.engines.fair_die", "--rootdir=.", *options]
-            env = {**os.environ, "PYTHONPATH": str(ROOT)}
-            command.append("--lmgate-cache=cache")
-            subprocess.run(command, cwd=self.folder, env=env, capture_output=True, check=False)
+            subprocess.run([*pytest, *options], cwd=self.folder, env=env, capture_output=True, check=False)
         (self.folder / "damaged").mkdir()
         self.files = {
             "yaml": self.folder / "lmgate.yaml",
@@ -138,20 +131,15 @@ class Project:
             "report": self.folder / "report.json",
             "record": next((self.folder / "runs").iterdir()),
         }
-        self.entries = [
-            file for file in (self.folder / "cache").rglob("*") if file.is_file() and file.suffix != ".lock"
-        ]
+        files = (self.folder / "cache").rglob("*")
+        self.entries = [file for file in files if file.is_file() and file.suffix != ".lock"]
         self.values = self.measured()
-
-    def judge(self) -> Judge:
-        """A session of its own."""
-        options = Options(cache=self.folder / "cache")
-        evaluator = Evaluator(load_project(self.folder), options, users_backends={"fair-die": Dice()})
-        return Judge(evaluator, options, Baselines(self.folder / "lmgate-baseline.json"))
 
     def measured(self) -> dict[str, float]:
         """The values that a new session gets for all gates."""
-        judge, values = self.judge(), {}
+        options, values = Options(cache=self.folder / "cache"), {}
+        evaluator = Evaluator(load_project(self.folder), options, users_backends={"fair-die": Dice()})
+        judge = Judge(evaluator, options, Baselines(self.folder / "lmgate-baseline.json"))
         for entry in read_gates(self.folder / "lmgate.yaml")[0]:
             gate = entry.gate
             verdict, unexpected = judge.judge(judge.evaluator.bind_gate(gate), gate.label, gate.label)
@@ -175,7 +163,7 @@ def read_baseline(_: Project, data: bytes) -> None:
         parse_baseline(data.decode("utf-8-sig"), "lmgate-baseline.json")
 
 
-def read_cache(project: Project, file: Path, chance: random.Random) -> bytes:
+def read_cache(project: Project, file: Path, chance: random.Random) -> None:
     """Damage a file of the cache, measure, and compare the values; then put the file back."""
     before = file.read_bytes()
     forged = chance.random() < 0.5 and before.startswith(b"LMGATE1")
@@ -184,14 +172,12 @@ def read_cache(project: Project, file: Path, chance: random.Random) -> bytes:
             write_sealed(file, damaged(read_sealed(file), chance))
         else:
             file.write_bytes(damaged(before, chance))
-        data = file.read_bytes()
         with contextlib.suppress(LmgateError):
             values = project.measured()
             if not forged and values != project.values:
                 raise AssertionError(f"a damaged file changed a value: {values} in place of {project.values}")
     finally:
         file.write_bytes(before)
-    return data
 
 
 READERS: dict[str, Callable[[Project, bytes], object]] = {
@@ -206,16 +192,13 @@ def run(project: Project, number: int, seed: int) -> tuple[str, bytes, Exception
     """One case by its number: what was read, its bytes, and what went wrong."""
     chance = random.Random(f"{seed}/{number}")
     kind = (*READERS, "cache")[number % (len(READERS) + 1)]
-    if kind == "cache":
-        file = chance.choice(project.entries)
-        try:
-            read_cache(project, file, chance)
-        except Exception as error:
-            return kind, file.read_bytes(), error
-        return kind, b"", None
-    data = damaged(project.files[kind].read_bytes(), chance)
+    file = chance.choice(project.entries) if kind == "cache" else project.files[kind]
+    data = file.read_bytes()
     try:
-        READERS[kind](project, data)
+        if kind == "cache":
+            read_cache(project, file, chance)
+        else:
+            READERS[kind](project, data := damaged(data, chance))
     except LmgateError:
         pass
     except Exception as error:

@@ -1,13 +1,14 @@
-"""Every file that a loader may open is hashed, and a file that changes is noticed."""
+"""Every file that a loader may open is hashed, a file that changes is noticed, and a source file has its package."""
 
 import json
 import os
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from pytest_lmgate.identity import Snapshot, checkpoint_files, folders_below
+from pytest_lmgate.identity import Snapshot, checkpoint_files, folders_below, home_of_file
 
 
 def write(folder: Path, *files: str) -> Path:
@@ -76,3 +77,8 @@ def test_a_snapshot_names_the_files_that_changed(tmp_path: Path) -> None:
     assert set(snapshot.moved) == {str(weights), str(folder)}
     weights.unlink()
     assert str(weights) in snapshot.moved
+
+
+def test_a_file_belongs_to_an_installed_package_to_python_or_to_the_user(tmp_path: Path) -> None:
+    homes = {str(np.__file__): "numpy", str(json.__file__): "json", str(tmp_path / "conftest.py"): None, "<x>": None}
+    assert {file: home_of_file(file) for file in homes} == homes

@@ -1,7 +1,8 @@
-"""Where a model got worse than its committed baseline, by an engine whose losses are those of single letters."""
+"""Where, and by which tags, a model got worse than its baseline, by an engine whose losses are those of letters."""
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,19 @@ import pytest
 
 from pytest_lmgate.engines.base import Backend, Model, ModelEntry, Runner
 from pytest_lmgate.errors import EngineError
-from pytest_lmgate.judge.attribution import Attribution
+from pytest_lmgate.judge.attribution import Attribution, tag_changes, with_rows
 from pytest_lmgate.judge.baseline import Baselines, write_baseline
 from pytest_lmgate.judge.judge import Judge
 from pytest_lmgate.judge.result import Verdict
 from pytest_lmgate.measure.evaluator import Evaluator
+from pytest_lmgate.metrics.likelihoods import ChoiceStatistics, LikelihoodStatistics, accuracy, perplexity
 from pytest_lmgate.settings.decoding import parse_marker
 from pytest_lmgate.settings.file import load_project
+from pytest_lmgate.settings.gate_options import Signature
+from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.settings.session import Options
+from pytest_lmgate.stats.paired import compare
+from pytest_lmgate.stats.sample import Sample
 from pytest_lmgate.windows.requests import Request
 from pytest_lmgate.windows.tokens import TokenizerFacts
 
@@ -58,7 +64,7 @@ class Found:
     """Rows, and a model that gets worse than its baseline at the letter z."""
 
     def __init__(self, folder: Path, rows: Sequence[str], engine: Backend) -> None:
-        self.folder, self.rows, self.engine = folder, rows, engine
+        self.folder, self.engine = folder, engine
         lines = [json.dumps({"text": row, "half": "ab"[2 * at // len(rows)]}) for at, row in enumerate(rows)]
         (folder / "rows.jsonl").write_text("".join(f"{line}\n" for line in lines))
         (folder / "text.txt").write_text("\n".join(rows))
@@ -84,12 +90,15 @@ class Found:
         self.verdict({}, metric, dataset, update="all", **how)
         return self.verdict({"z": 5.0}, metric, dataset, **how)
 
-    def against_good(self, metric: str, dataset: str = "rows", **how: Any) -> Verdict:
-        return self.verdict({"z": 5.0}, metric, dataset, against="good", **how)
+    def against_good(self, metric: str, **how: Any) -> Verdict:
+        return self.verdict({"z": 5.0}, metric, "rows", against="good", **how)
+
+
+Finds = Callable[..., Found]
 
 
 @pytest.fixture
-def found(tmp_path: Path) -> Callable[..., Found]:
+def found(tmp_path: Path) -> Finds:
     return lambda rows, engine=None: Found(tmp_path, rows, engine or Readers())
 
 
@@ -120,8 +129,8 @@ MANY[BAD] = "zzzzz" + MANY[BAD]
     ],
 )
 def test_of_more_rows_than_a_baseline_keeps_the_neighbours_of_the_worst_are_named(
-    found: Callable[..., Found], metric: str, how: dict[str, Any], size: Callable[[str], int] | None
-) -> None:
+    found: Finds, metric: str, how: dict[str, Any], size: Callable[[str], int] | None
+):
     told = where(found(MANY).against_baseline(metric, **how))
     worst, *others = told.passages
     assert others == []
@@ -132,7 +141,7 @@ def test_of_more_rows_than_a_baseline_keeps_the_neighbours_of_the_worst_are_name
     assert size is None or worst.count == sum(map(size, named))
 
 
-def test_averaged_windows_that_all_begin_in_one_row_are_named_by_their_tokens(found: Callable[..., Found]) -> None:
+def test_averaged_windows_that_all_begin_in_one_row_are_named_by_their_tokens(found: Finds):
     # 51 windows of 4 tokens, of which the last one alone reaches into the second row.
     rows = ["a" * 100 + "z" * 8 + "a" * 92, "bb"]
     verdict = found(rows).against_baseline("ppl", protocol="gptq", max_length=4)
@@ -147,9 +156,7 @@ def test_averaged_windows_that_all_begin_in_one_row_are_named_by_their_tokens(fo
         (Readers(tells=None), ["block 24 of 49", "block 25 of 49"]),
     ],
 )
-def test_a_running_text_is_named_by_its_blocks_where_no_tokenizer_tells_its_tokens(
-    found: Callable[..., Found], engine: Backend, places: list[str]
-) -> None:
+def test_a_running_text_is_named_by_blocks_where_no_tokenizer_tells_tokens(found: Finds, engine: Backend, places: Any):
     told = where(found(["a" * 100 + "z" * 8 + "a" * 92], engine).against_baseline("ppl", "text", max_length=8))
     assert [passage.place for passage in told.passages] == places
 
@@ -163,28 +170,97 @@ def refused() -> TokenizerFacts:
 
 
 @pytest.mark.parametrize(
-    ("tokenizer", "note"),
+    ("tokenizer", "passages", "note"),
     [
-        (lost, "it is unknown where the model got worse: OSError: the letters are gone"),
-        (refused, "the letters are of another model"),
+        (lost, [], "it is unknown where the model got worse: OSError: the letters are gone"),
+        (refused, [], "the letters are of another model"),
+        (None, [("row 1", 12.0, "azzz"), ("row 2", 8.0, "azza")], "loading the model, so its tokens are unknown"),
     ],
 )
-def test_a_tokenizer_that_cannot_be_read_leaves_the_verdict_and_a_note(
-    found: Callable[..., Found], tokenizer: Callable[[], TokenizerFacts], note: str
-) -> None:
-    rows = ["aaaa", "azzz"] * 20 + ["azzz"] * 40
-    told = where(found(rows, Readers(tells=tokenizer)).against_good("ppl", protocol="document"))
-    assert told.passages == ()
-    assert [tag.value for tag in told.tags] == ["b", "a"]
-    assert told.notes == (note,)
-
-
-def test_without_a_tokenizer_rows_are_named_by_number_and_a_note_says_why(found: Callable[..., Found]) -> None:
+def test_without_a_tokenizer_the_verdict_its_tags_and_a_note_stay(
+    found: Finds, tokenizer: Any, passages: Any, note: str
+):
     rows = ["aaaa", "azzz", "azza"] + ["aaaa"] * 17
-    told = where(found(rows, Readers(tells=None)).against_good("ppl", protocol="document"))
-    assert [(passage.place, passage.rise, passage.begins) for passage in told.passages] == [
-        ("row 1", 12.0, "azzz"),
-        ("row 2", 8.0, "azza"),
-    ]
-    (note,) = told.notes
-    assert note.endswith("without loading the model, so its tokens are unknown")
+    told = where(found(rows, Readers(tells=tokenizer)).against_good("ppl", protocol="document"))
+    assert [(passage.place, passage.rise, passage.begins) for passage in told.passages] == passages
+    assert told.tags[0].value == "a"
+    assert told.notes[0].endswith(note)
+
+
+LENGTHS = np.array([3, 0, 5, 4, 2, 6])
+TAGS = {"language": ("ko", "ko", "en", "ko", "en", "en")}
+PERCENT = Tolerance(0.01, relative=True)
+SIGNATURE = Signature.parse("protocol:document")
+
+
+def likelihoods(seed: int, shift: np.ndarray | float = 0.0) -> LikelihoodStatistics:
+    rows = np.repeat(np.arange(6), LENGTHS)
+    drawn = np.random.default_rng(seed).exponential(size=20)
+    return LikelihoodStatistics(
+        nll=drawn + np.asarray(shift) * (np.array([1, 1, 0, 1, 0, 0])[rows]),
+        window_targets=LENGTHS[LENGTHS > 0],
+        window_document=np.flatnonzero(LENGTHS),
+        running_text=False,
+        row_targets=LENGTHS,
+        words=LENGTHS + 1,
+        chars=5 * LENGTHS + 1,
+        utf8_bytes=6 * LENGTHS + 1,
+        scored=np.stack([LENGTHS + 1, 5 * LENGTHS + 1, 6 * LENGTHS + 1], axis=1).astype(np.float64),
+    )
+
+
+def sample(statistics: LikelihoodStatistics, **how: str) -> Sample:
+    return perplexity(statistics, signature=SIGNATURE, **how).sample
+
+
+@pytest.mark.parametrize("unit", ["token", "word", "byte", "bits_per_byte"])
+def test_a_tag_is_compared_as_its_rows_alone_would_be(unit: str) -> None:
+    here, there = sample(likelihoods(1, 1.0), unit=unit), sample(likelihoods(1), unit=unit)
+    (worse, same), more = tag_changes(here, there, TAGS, tolerance=PERCENT, confidence=0.95)
+    assert (worse.value, worse.rows, same.value, same.rows, more) == ("ko", 3, "en", 3, 0)
+    kept = np.array([True, True, False, True, False, False])
+    alone = []
+    for statistics in (likelihoods(1, 1.0), likelihoods(1)):
+        part = replace(
+            statistics,
+            nll=statistics.nll[kept[np.repeat(np.arange(6), LENGTHS)]],
+            window_targets=np.array([3, 4]),
+            window_document=np.array([0, 2]),
+            row_targets=LENGTHS[kept],
+            words=statistics.words[kept],
+            chars=statistics.chars[kept],
+            utf8_bytes=statistics.utf8_bytes[kept],
+            scored=None if statistics.scored is None else statistics.scored[kept],
+        )
+        alone.append(sample(part, unit=unit))
+    found = compare(*alone, tolerance=PERCENT, confidence=0.975)  # two tags, so that both hold together at 95%
+    assert (worse.degradation, worse.lower, worse.upper) == pytest.approx((found.degradation, found.lower, found.upper))
+    assert (worse.candidate, worse.reference) == pytest.approx((found.candidate, found.reference))
+    assert worse.is_worse == (unit in ("token", "byte"))
+    assert (same.degradation, same.is_worse) == (0, False)
+
+
+def test_a_tag_of_every_row_is_no_tag_and_one_of_unscored_rows_says_so() -> None:
+    here, there = sample(likelihoods(1, 1.0)), sample(likelihoods(1))
+    tags = {"all": ("x",) * 6, "some": ("a", "b", "a", "a", "a", "a")}
+    found, _ = tag_changes(here, there, tags, tolerance=PERCENT, confidence=0.95)
+    assert [(each.value, each.problem) for each in found] == [("a", ""), ("b", "no target of these rows was scored")]
+
+
+def test_rows_that_are_right_or_wrong_are_compared_by_tango_tag_by_tag() -> None:
+    def of(right: list[int]) -> Sample:
+        values = np.array([[0.0, -1.0] if each else [-1.0, 0.0] for each in right]).reshape(-1)
+        sizes, is_right = np.ones(2 * len(right), dtype=np.int64), np.array([True, False] * len(right))
+        found = ChoiceStatistics(values, sizes, sizes, np.full(len(right), 2), is_right)
+        return accuracy(found, signature=SIGNATURE).sample
+
+    tags = {"kind": ("a",) * 20 + ("b",) * 20}
+    here, there = of([0] * 15 + [1] * 25), of([1] * 40)
+    tolerance = Tolerance(0.05, relative=False)
+    (worse, same), _ = tag_changes(here, there, tags, tolerance=tolerance, confidence=0.95)
+    alone = compare(of([0] * 15 + [1] * 5), of([1] * 20), tolerance=tolerance, confidence=0.975)
+    assert (worse.value, worse.degradation, worse.lower) == ("a", 0.75, pytest.approx(alone.lower))
+    assert alone.bounds == "tango"
+    assert (same.degradation, same.is_worse) == (0, False)
+    kept = with_rows(replace(there, by_row=None), here)
+    assert tag_changes(here, kept, tags, tolerance=tolerance, confidence=0.95)[0][0] == worse

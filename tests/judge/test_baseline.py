@@ -85,15 +85,11 @@ def test_a_file_cut_short_anywhere_is_an_error() -> None:
     ("written", "says"),
     [
         (edited("value", "2.5"), r"test_0::ppl: value: expected `float`, got `str`"),
-        (edited("value", None), r"value: expected `float`, got `null`"),
         (edited("clusters", [[1, "2"]]), r"clusters\[0\]\[1\]: expected `float`, got `str`"),
-        (edited("n", 2.5), r"n: expected `int`, got `float`"),
         (edited("valeu", 2.5), r"unknown field `valeu`"),
-        (edited("identity", []), r"identity: expected `object`, got `array`"),
         (text().replace("1.25", "NaN"), r"not whole JSON"),
         (text().replace("1.25", "1e999"), r"not whole JSON|expected `float`|out of range"),
         ("[]", r"top level: expected `object`, got `array`"),
-        ("", r"not whole JSON"),
         ('{"schema": 2, "gates": ' + '{"a": ' * 100_000, r"nested more deeply"),
         (text().replace('"schema": 2', '"schema": 3'), r"expected schema 2, got 3"),
         (text(1).replace('"schema": 2', '"schema": 2, "schema": 2'), r"schema appears twice"),
@@ -130,18 +126,14 @@ def test_writers_at_one_time_lose_no_entry_and_leave_no_lock(tmp_path: Path) -> 
     assert [each.name for each in tmp_path.iterdir()] == ["b.json"]
 
 
-def test_a_value_that_its_clusters_do_not_add_up_to_is_an_error() -> None:
+def test_clusters_that_are_none_or_do_not_add_up_to_the_value_are_an_error() -> None:
     measured = score([1.25, 3.5], [2, 4])
-    entry = msgspec.structs.replace(entry_of(measured, NOW), value=float(measured) * 1.01)
+    entry = entry_of(measured, NOW)
     with pytest.raises(BaselineError, match="edited by hand"):
-        reference_of(entry, measured.sample)
-
-
-@pytest.mark.parametrize("clusters", [[], [[1]], [[1, 2, 3]], [[1, 2], [1]], [[-1, 2.0]], [[0.5, 2.0]], [[0, 0.0]]])
-def test_clusters_that_are_none_are_an_error(clusters: list[list[float]]) -> None:
-    measured = score([1.25, 3.5], [2, 4])
-    with pytest.raises(BaselineError, match="clusters: expected"):
-        reference_of(msgspec.structs.replace(entry_of(measured, NOW), clusters=clusters), measured.sample)
+        reference_of(msgspec.structs.replace(entry, value=float(measured) * 1.01), measured.sample)
+    for clusters in ([], [[1]], [[1, 2, 3]], [[1, 2], [1]], [[-1, 2.0]], [[0.5, 2.0]], [[0, 0.0]]):
+        with pytest.raises(BaselineError, match="clusters: expected"):
+            reference_of(msgspec.structs.replace(entry, clusters=clusters), measured.sample)
 
 
 def test_no_more_than_512_clusters_are_kept_and_nothing_is_lost_by_it() -> None:
@@ -154,22 +146,19 @@ def test_no_more_than_512_clusters_are_kept_and_nothing_is_lost_by_it() -> None:
     assert kept[:, 1].sum() == pytest.approx(sums.sum(), rel=1e-12)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_is_not_finite_is_no_baseline(value: float) -> None:
-    with pytest.raises(BaselineError, match="finite"):
-        entry_of(score([1.0], [1], value=value), NOW)
+def test_what_is_not_finite_is_no_baseline() -> None:
+    for value in (math.nan, math.inf):
+        with pytest.raises(BaselineError, match="finite"):
+            entry_of(score([1.0], [1], value=value), NOW)
 
 
 @pytest.mark.parametrize(("key", "value"), [("metric", "bpb"), ("unit", "byte"), ("n", 7)])
 def test_an_entry_of_another_metric_or_count_is_refused(key: str, value: object) -> None:
+    measured, whole = score([1.25, 3.5], [2, 4]), entries(1)
+    require_same(*whole.values(), measured)
     (entry,) = parse_baseline(edited(key, value), "file").values()
     with pytest.raises(BaselineError, match=f"{key}: expected .*, got {value!r}: edited by hand"):
-        require_same(entry, score([1.25, 3.5], [2, 4]))
-    (entry,) = parse_baseline(text(1), "file").values()
-    require_same(entry, score([1.25, 3.5], [2, 4]))
-
-
-# Which rows were right.
+        require_same(entry, measured)
 
 
 def accuracy_of(right: list[bool]) -> Score:

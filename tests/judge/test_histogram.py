@@ -50,7 +50,7 @@ def test_rows_are_counted_by_the_change_of_their_mean_loss() -> None:
     assert found.bins == (1, 0, 0, 1, 1)
 
 
-def test_rows_that_alone_have_no_value_are_left_out_and_with_none_there_is_no_spread() -> None:
+def test_rows_that_alone_have_no_value_are_left_out_and_with_none_or_an_error_there_is_no_spread() -> None:
     def ratio(sums: Any) -> float:
         return float(sums[0] / sums[1]) if sums[1] else math.nan
 
@@ -58,6 +58,14 @@ def test_rows_that_alone_have_no_value_are_left_out_and_with_none_there_is_no_sp
     assert (found.worse, found.same, found.better) == (1, 0, 0)
     none = of_texts([[1, 0], [3, 0]], ratio)
     assert change_histogram(none, none, metric="f", unit="row") is None
+
+    def refuses(sums: Any) -> float:
+        if len(np.shape(sums)) == 1 and sums[1] < 6:
+            raise MetricInputError("expected several rows")
+        return float(sums[0] / sums[1])
+
+    both = of_texts([[1, 2], [3, 4]], refuses), of_texts([[2, 2], [3, 4]], refuses)
+    assert verdict.histogram_of(Score(4 / 6, metric="f", unit="row", n=2, signature="f|v:1"), *both) is None
 
 
 def test_a_metric_of_texts_is_not_computed_of_very_many_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,13 +106,3 @@ def test_every_change_is_in_a_bin_on_its_own_side_of_zero(changes: list[float]) 
     if found.bins:
         at = round(-found.begin / found.width)
         assert (sum(found.bins[:at]), sum(found.bins[at:])) == (found.better, found.worse)
-
-
-def test_a_metric_that_refuses_a_row_alone_has_no_spread() -> None:
-    def refuses(sums: Any) -> float:
-        if len(np.shape(sums)) == 1 and sums[1] < 6:
-            raise MetricInputError("expected several rows")
-        return float(sums[0] / sums[1])
-
-    both = of_texts([[1, 2], [3, 4]], refuses), of_texts([[2, 2], [3, 4]], refuses)
-    assert verdict.histogram_of(Score(4 / 6, metric="f", unit="row", n=2, signature="f|v:1"), *both) is None

@@ -9,9 +9,7 @@ from pytest_lmgate.engines.devices import processor
 from pytest_lmgate.judge.provenance import provenance, run_now
 
 
-def test_without_git_and_the_systems_word_on_the_processor_a_measurement_still_says_where_it_was_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_git_and_a_name_of_the_processor_a_place_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("pytest_lmgate.engines.devices.Path", lambda _: tmp_path / "gone")
     processor.cache_clear()
@@ -30,6 +28,6 @@ def test_without_git_and_the_systems_word_on_the_processor_a_measurement_still_s
         ("--metric=acc", "--metric=acc"),
     ],
 )
-def test_the_command_of_a_run_is_kept_without_secrets(tmp_path: Path, word: str, shown: str) -> None:
+def test_the_command_of_a_run_is_kept_without_secrets(tmp_path: Path, word: str, shown: str):
     run = run_now(tmp_path, ["lmgate", "judge", word], stopped=True)
     assert (run.command, run.commit, run.stopped) == (f"lmgate judge {shown}", "", True)

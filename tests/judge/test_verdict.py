@@ -1,7 +1,7 @@
 """One verdict per gate: compared unrounded, never a pass by accident, the same on the other side of a pipe."""
 
 import math
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,38 +14,32 @@ from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.stats.sample import Sample, Scale
 from tests.stats.samples import right_or_wrong
 
-_NOT_FINITE = [math.nan, -math.nan, math.inf, -math.inf]
 
-
-def _score(value: float, direction: Literal["lower", "higher"] = "lower") -> Score:
+def _score(value: float, direction: Any) -> Score:
     return Score(value, metric="m", n=10, signature="s", direction=direction)
 
 
 @pytest.mark.parametrize(
     ("direction", "value", "limit", "outcome"),
     [
-        ("lower", 16.5, 16.5, "pass"),
+        ("lower", 100.0, 100.0, "pass"),
         ("lower", math.nextafter(100.0, 200.0), 100.0, "fail"),
-        ("lower", math.nextafter(100.0, 0.0), 100.0, "pass"),
         ("higher", 0.9451, 0.95, "fail"),
         ("higher", math.nextafter(0.95, 0.0), 0.95, "fail"),
         ("higher", 0.95, 0.95, "pass"),
-        ("lower", 0.0, 1e-300, "pass"),
-        ("lower", 1e308, 1e307, "fail"),
     ],
 )
-def test_a_value_is_compared_unrounded_and_the_limit_itself_passes(
-    direction: Literal["lower", "higher"], value: float, limit: float, outcome: str
-) -> None:
+def test_a_value_is_compared_unrounded_and_the_limit_passes(direction: Any, value: float, limit: float, outcome: str):
     assert judge_limit(_score(value, direction), limit) == outcome
 
 
 @pytest.mark.parametrize("direction", ["lower", "higher"])
-@pytest.mark.parametrize("value", _NOT_FINITE)
-def test_what_is_not_finite_is_an_error_and_never_a_pass(direction: Literal["lower", "higher"], value: float) -> None:
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_an_error_and_never_a_pass(direction: Any, value: float):
     assert judge_limit(_score(value, direction), 16.5) == "error"
     assert judge_limit(_score(16.5, direction), value) == "error"
     assert judge_limit(_score(value, direction), value) == "error"
+    assert judge_bounds(_score(value, direction), 1.0, 0.95)[0] == "error"
 
 
 def _share(right: int, n: int) -> Score:
@@ -59,9 +53,7 @@ def _share(right: int, n: int) -> Score:
     limit=st.floats(0, 1),
     confidence=st.sampled_from([0.9, 0.95, 0.999]),
 )
-def test_a_limit_gate_with_a_confidence_needs_the_bound_on_the_right_side(
-    counts: tuple[int, int], limit: float, confidence: float
-) -> None:
+def test_a_limit_gate_with_a_confidence_needs_the_bound_on_the_right_side(counts: Any, limit: float, confidence: float):
     right, n = counts
     interval = scipy.stats.binomtest(right, n).proportion_ci(2 * confidence - 1, method="wilson")
     assume(min(abs(interval.low - limit), abs(interval.high - limit)) > 1e-9)
@@ -72,7 +64,7 @@ def test_a_limit_gate_with_a_confidence_needs_the_bound_on_the_right_side(
     assert (bounded.needed is None) or outcome == "inconclusive"
 
 
-def test_a_perplexity_with_a_confidence_needs_its_upper_bound_within_the_limit() -> None:
+def test_a_perplexity_with_a_confidence_needs_its_upper_bound_within_the_limit():
     sums = np.array([20.0, 22.0, 21.0, 23.0, 19.0])
     sample = Sample(sums[:, None], np.full(5, 10), Scale("lower", exponential=True, lowest=1))
     score = Score(sample.value(), metric="ppl", n=50, signature="s", sample=sample)
@@ -83,8 +75,3 @@ def test_a_perplexity_with_a_confidence_needs_its_upper_bound_within_the_limit()
     found, bounded = judge_bounds(score, lower - 0.01, 0.95)
     assert (found, bounded.bounds) == ("fail", "student")
     assert (bounded.lower, bounded.upper) == pytest.approx((lower, upper))
-
-
-@pytest.mark.parametrize("value", _NOT_FINITE)
-def test_no_bound_is_asked_of_what_is_not_finite(value: float) -> None:
-    assert judge_bounds(_score(value), 1.0, 0.95)[0] == "error"

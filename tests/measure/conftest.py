@@ -10,9 +10,12 @@ import pytest
 
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.loop import Log
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.settings.decoding import parse_fixture_call
 from pytest_lmgate.settings.file import load_project
+from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.settings.session import Options
-from tests.measure.entries import entry
+from tests.measure.entries import PROTOCOL, entry, perplexity
 from tests.models.tiny import made_once, tiny_llama, word_level
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz .,\n"
@@ -50,10 +53,18 @@ class Session:
 
     evaluator: Evaluator
     warnings: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
     progress: list[Any] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     interrupt_after: int | None = None  # batches
+
+    def perplexity(
+        self, model: Any = "float", dataset: Any = "text", protocol: WindowProtocol = PROTOCOL, **how: Any
+    ) -> Score:
+        return perplexity(self.evaluator, model, dataset, protocol, **how)
+
+    def score(self, fixture: str, *arguments: Any, **how: Any) -> Score:
+        """Measure as a fixture does."""
+        return self.evaluator.evaluate(parse_fixture_call(fixture, arguments, how))
 
     def watch(self, progress: Any) -> None:
         """Note progress, and press ctrl-c if it is time to."""
@@ -73,7 +84,7 @@ class Workplace:
         session.evaluator = Evaluator(
             load_project(self.folder),
             Options(**{"cache": self.folder / ".lmgate_cache", **options}),
-            Log(session.watch, session.notes.append, session.remarks.append, session.warnings.append),
+            Log(progress=session.watch, remark=session.remarks.append, warn=session.warnings.append),
         )
         return session
 
@@ -108,9 +119,10 @@ def pair(workplace: Workplace) -> Workplace:
     return workplace
 
 
-@pytest.fixture
-def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the models that were loaded from files, in order."""
+def around_loading(
+    monkeypatch: pytest.MonkeyPatch, before: Callable[[], None] = lambda: None, after: Callable[[], None] = lambda: None
+) -> list[str]:
+    """Do something before the first load from files, and something after it; return the names of what is loaded."""
     from pytest_lmgate.engines.transformers import loading
 
     load: Callable[..., Any] = loading.load_checkpoint
@@ -118,7 +130,18 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def watched(checkpoint: Any, **settings: Any) -> Any:
         names.append(checkpoint.name)
-        return load(checkpoint, **settings)
+        if len(names) > 1:
+            return load(checkpoint, **settings)
+        before()
+        loaded = load(checkpoint, **settings)
+        after()
+        return loaded
 
     monkeypatch.setattr(loading, "load_checkpoint", watched)
     return names
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the models that were loaded from files, in order."""
+    return around_loading(monkeypatch)

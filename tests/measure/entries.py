@@ -16,6 +16,8 @@ from pytest_lmgate.settings.gates import EvaluationSpec
 from tests.end_to_end.projects import environment
 from tests.warm import warm_python
 
+PROTOCOL = WindowProtocol(max_length=16, stride=8)
+
 
 def write_rows(workplace: Any, name: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Write rows as JSON lines; return the path within the workplace."""

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from pytest_lmgate.errors import ConfigError
-from pytest_lmgate.measure.binding import Bound, BoundGate
+from pytest_lmgate.measure.binding import BoundGate
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.likelihoods import ChoiceLikelihoods, TargetLikelihoods
@@ -135,9 +135,3 @@ def test_given_texts_need_no_model_and_have_no_extraction(evaluator: Evaluator) 
     assert evaluator.evaluate(parse_fixture_call("exact_of", (), texts)) == 1
     with pytest.raises(ConfigError, match="variant: only a dataset has extractions"):
         evaluator.bind(parse_fixture_call("exact_of", (), {**texts, "variant": "last"}))
-
-
-def test_what_is_bound_is_not_bound_again(evaluator: Evaluator) -> None:
-    one = evaluator.bind(parse_fixture_call("ppl_of", ("int8", "text"), {}))
-    assert isinstance(one, Bound)
-    assert evaluator.bind(one) is one

@@ -1,18 +1,16 @@
 """A model that sees a token before it is asked for it is refused, however little further it looks."""
 
-import math
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from torch import nn
 
 from pytest_lmgate.engines.tokenizers import quiet
 from pytest_lmgate.errors import ModelError
-from tests.engines.transformers.measuring import measure_nll, prove_causal
+from tests.engines.transformers.measuring import prove_causal
 from tests.models.looking_ahead import LookingAhead
-from tests.models.zoo import ARCHITECTURES, VOCABULARY, build, documents, dynamic_int8, loaded, sliding
+from tests.models.zoo import ARCHITECTURES, VOCABULARY, build, dynamic_int8
 
 MASKS = {"1 ahead": {"ahead": 1}, "8 ahead": {"ahead": 8}, "prefix of 2": {"prefix": 2}, "blocks of 4": {"block": 4}}
 
@@ -35,24 +33,6 @@ def test_a_fresh_model_that_looks_ahead_is_refused(name: str, mask: str) -> None
         prove_causal(LookingAhead(model))
         with pytest.raises(ModelError, match=r"depends on the tokens after it.*attention mask looks ahead"):
             prove_causal(LookingAhead(model, **MASKS[mask]))
-
-
-def test_a_model_that_was_trained_to_see_its_own_targets_is_refused() -> None:
-    model = LookingAhead(fresh("llama"), 1)
-    text = torch.from_numpy(documents(32 * 20, seed=1).ids[0]).view(20, 32)
-    with torch.enable_grad():
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        for _ in range(60):
-            logits = model(text).logits[:, :-1]
-            loss = nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), text[:, 1:].reshape(-1))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-    assert loss < 0.7 * math.log(VOCABULARY - 7), "random tokens that it has not seen cannot be told so well"
-
-    streams = documents(40, seed=2)
-    with pytest.raises(ModelError, match="depends on the tokens after it"):
-        measure_nll(loaded(model), streams, sliding(streams, 32, 16), dataset="d")
 
 
 @pytest.mark.parametrize("name", ["gpt_neox", "llama", "mixtral", "phi"])

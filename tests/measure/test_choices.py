@@ -2,13 +2,13 @@
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pytest_lmgate.metrics.score import Score
@@ -69,20 +69,6 @@ TARGETS = [
     {"q": "한국어", "t": "中文 é"},
     *({"q": f"{word} a cat {word}", "t": f" {word}"} for word in REPEATED),
 ]
-_TASK = """
-task: {task}
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {data}/{task}.jsonl, shots: {data}/shots.jsonl}}}}
-test_split: test
-fewshot_split: shots
-fewshot_config: {{sampler: first_n}}
-num_fewshot: {shots}
-description: {description}
-output_type: {kind}
-{columns}
-metric_list: [{metrics}]
-"""
-_CHOICES = "doc_to_text: q\ndoc_to_choice: c\ndoc_to_target: a"
 _RUN = """
 import json, sys
 
@@ -93,24 +79,23 @@ from lm_eval.tasks import TaskManager
 evaluator.add_env_info = lambda results: None  # asks pip, for seconds
 torch.set_num_threads(1)
 found = {}
-for tasks, chat, *models in json.loads(sys.argv[1]):
-    for model in models:
-        done = evaluator.simple_evaluate(
-            model="hf", model_args=f"pretrained={model},dtype=float32", tasks=["quiz"], batch_size=4, device="cpu",
-            task_manager=TaskManager(include_path=tasks, include_defaults=False), log_samples=True, bootstrap_iters=0,
-            apply_chat_template=chat,
-        )
-        samples = sorted(done["samples"].get("quiz", []), key=lambda sample: sample["doc_id"])
-        figures = [(*name.split(","), value) for name, value in done["results"]["quiz"].items() if "," in name]
-        found[f"{tasks} {model}"] = {
-            "accuracy": {name: value for name, _, value in figures if not name.endswith("_stderr")},
-            "answers": [answer[0] for sample in samples for answer in sample["resps"]],
-        }
+for tasks, chat, model in json.loads(sys.argv[1]):
+    done = evaluator.simple_evaluate(
+        model="hf", model_args=f"pretrained={model},dtype=float32", tasks=["quiz"], batch_size=4, device="cpu",
+        task_manager=TaskManager(include_path=tasks, include_defaults=False), log_samples=True, bootstrap_iters=0,
+        apply_chat_template=chat,
+    )
+    samples = sorted(done["samples"].get("quiz", []), key=lambda sample: sample["doc_id"])
+    figures = [(*name.split(","), value) for name, value in done["results"]["quiz"].items() if "," in name]
+    found[tasks] = {
+        "accuracy": {name: value for name, _, value in figures if not name.endswith("_stderr")},
+        "answers": [answer[0] for sample in samples for answer in sample["resps"]],
+    }
 print("found:" + json.dumps(found))
 """
-TRAINED = ("stories260K-hf", "llama2xs-279K-hf")
-CLOZE = 8
-"""Questions of a text of another size."""
+TRAINED = SHARED / "models" / "llama2xs-279K-hf"
+CLOZE = SHARED / "choice" / "tinystories_cloze_200.jsonl"
+ASKED = 8  # of its questions
 
 
 def _greedy_rows(folder: Path) -> list[dict[str, Any]]:
@@ -126,28 +111,34 @@ def _greedy_rows(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def _columns(**columns: str) -> dict[str, str]:
+    return {f"doc_to_{what}": column for what, column in columns.items()}
+
+
 @dataclass
 class Task:
     """A task of the harness."""
 
     rows: list[dict[str, Any]]
-    models: list[Path]
+    model: Path
     shots: list[dict[str, Any]] = field(default_factory=list)
-    description: str = "null"
+    description: str | None = None
     kind: str = "multiple_choice"
-    columns: str = _CHOICES
+    columns: dict[str, str] = field(default_factory=lambda: _columns(text="q", choice="c", target="a"))
     metrics: tuple[str, ...] = ("acc", "acc_norm", "acc_bytes")
 
     def write(self, folder: Path) -> None:
         """Write the task's files into a folder."""
         for file, some in (("quiz", self.rows), ("shots", self.shots or self.rows[:1])):
             (folder / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
-        metrics = ", ".join(f"{{metric: {name}}}" for name in self.metrics)
-        text = _TASK.format(
-            task="quiz", data=folder, shots=len(self.shots), description=self.description, kind=self.kind,
-            columns=self.columns, metrics=metrics,
-        )  # fmt: skip
-        (folder / "quiz.yaml").write_text(text)
+        files = {"test": f"{folder}/quiz.jsonl", "shots": f"{folder}/shots.jsonl"}
+        read = {"dataset_path": "json", "dataset_kwargs": {"data_files": files}, "test_split": "test"}
+        shown = {"fewshot_split": "shots", "fewshot_config": {"sampler": "first_n"}, "num_fewshot": len(self.shots)}
+        asked = {"output_type": self.kind, "description": self.description, **self.columns}
+        metrics = [{"metric": name} for name in self.metrics]
+        (folder / "quiz.yaml").write_text(
+            yaml.safe_dump({"task": "quiz", **read, **shown, **asked, "metric_list": metrics})
+        )
 
 
 @pytest.fixture(scope="module")
@@ -162,43 +153,37 @@ def chatty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def harness(
-    tmp_path_factory: pytest.TempPathFactory, checkpoint: Path, chatty: Path
-) -> Callable[[str, Path], dict[str, Any]]:
-    """What lm-evaluation-harness finds on a local task, by task and model: all of it in one process."""
+def harness(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path, chatty: Path) -> dict[str, dict[str, Any]]:
+    """What lm-evaluation-harness finds on each local task: all of it in one process."""
     base = tmp_path_factory.mktemp("harness")
-    models = [SHARED / "models" / name for name in TRAINED] if SHARED.is_dir() else []
-    several = "doc_to_text: a\ndoc_to_choice: q\ndoc_to_target: t"
+    several = _columns(text="a", choice="q", target="t")
     target: Any = {
         "kind": "loglikelihood",
-        "columns": "doc_to_text: q\ndoc_to_target: t\ntarget_delimiter: ''",
+        "columns": {**_columns(text="q", target="t"), "target_delimiter": ""},
         "metrics": ("perplexity", "acc"),
     }
     asked = {
-        "hard": Task(HARD, [checkpoint]),
+        "hard": Task(HARD, checkpoint),
         # Without a chat the harness puts nothing behind a task's description.
-        "shown": Task(HARD, [chatty], SHOTS, json.dumps(f"{SYSTEM}\n\n")),
-        "chat": Task(HARD, [chatty], SHOTS, SYSTEM),
-        "several": Task(SEVERAL, [checkpoint], columns=several),
-        "several-shown": Task(SEVERAL, [chatty], SEVERAL_SHOTS, columns=several),
-        "several-chat": Task(SEVERAL, [chatty], SEVERAL_SHOTS, columns=several),
-        "listed": Task(LISTED, [checkpoint]),
-        "target": Task(TARGETS + _greedy_rows(checkpoint), [checkpoint], **target),
-        "target-shown": Task(TARGETS[2:], [chatty], TARGETS[:2], **target),
+        "shown": Task(HARD, chatty, SHOTS, f"{SYSTEM}\n\n"),
+        "chat": Task(HARD, chatty, SHOTS, SYSTEM),
+        "several": Task(SEVERAL, checkpoint, columns=several),
+        "several-shown": Task(SEVERAL, chatty, SEVERAL_SHOTS, columns=several),
+        "several-chat": Task(SEVERAL, chatty, SEVERAL_SHOTS, columns=several),
+        "listed": Task(LISTED, checkpoint),
+        "target": Task(TARGETS + _greedy_rows(checkpoint), checkpoint, **target),
+        "target-shown": Task(TARGETS[2:], chatty, TARGETS[:2], **target),
     }
-    if models:
-        asked["cloze"] = Task(_cloze_rows(), models)
+    if SHARED.is_dir():
+        rows = [json.loads(line) for line in CLOZE.read_text(encoding="utf-8").splitlines()[:ASKED]]
+        cloze = [{"q": row["context"], "c": row["choices"], "a": row["answer"]} for row in rows]
+        asked["cloze"] = Task(cloze, TRAINED)
     for name, task in asked.items():
         (base / name).mkdir()
         task.write(base / name)
-    runs = [[str(base / name), name.endswith("chat"), *map(str, task.models)] for name, task in asked.items()]
+    runs = [[str(base / name), name.endswith("chat"), str(task.model)] for name, task in asked.items()]
     found = by_the_harness(_RUN, base / "cache", json.dumps(runs))
-    return lambda task, model: found[f"{base / task} {model}"]
-
-
-def _cloze_rows() -> list[dict[str, Any]]:
-    lines = (SHARED / "choice" / "tinystories_cloze_200.jsonl").read_text(encoding="utf-8").splitlines()[:CLOZE]
-    return [{"q": row["context"], "c": row["choices"], "a": row["answer"]} for row in map(json.loads, lines)]
+    return {name: found[str(base / name)] for name in asked}
 
 
 def _values(theirs: dict[str, Any]) -> list[float]:
@@ -207,7 +192,8 @@ def _values(theirs: dict[str, Any]) -> list[float]:
 
 def _accuracy(session: Any, model: Any = "float", dataset: Any = "quiz", **how: Any) -> Score:
     # Some questions are longer than the context.
-    return session.evaluator.evaluate(parse_fixture_call("accuracy_of", (model, dataset), {"truncate": "left", **how}))
+    score: Score = session.score("accuracy_of", model, dataset, **{"truncate": "left", **how})
+    return score
 
 
 @pytest.fixture
@@ -237,8 +223,8 @@ def test_every_log_likelihood_and_accuracy_is_the_harnesss(
     keys = {**keys, "truncate": "left"}  # as the harness does without a word
     entry(workplace, "quiz", path=write_rows(workplace, "rows", rows), question="q", answer="a", **keys)
     session, asked = workplace.session(), parse_fixture_call("accuracy_of", (model, "quiz"), {})
-    score, theirs = session.evaluator.evaluate(asked), harness(task, model)
-    np.testing.assert_allclose(session.evaluator.cached_statistics(asked)[1], _values(theirs), rtol=1e-5)
+    score, theirs = session.evaluator.evaluate(asked), harness[task]
+    np.testing.assert_allclose(session.evaluator.cached_statistics(asked)[1].log_likelihood, _values(theirs), rtol=1e-5)
     assert {name: score.details[name] for name in theirs["accuracy"]} == pytest.approx(theirs["accuracy"], abs=1e-12)
     if "examples" in keys:
         shown = f"|truncate:left|examples:{len(examples)}|{'chat|' * chat}delimiter:{'' if chat else ' '!r}|"
@@ -254,7 +240,7 @@ def test_the_perplexity_of_targets_and_the_share_of_greedy_ones_are_the_harnesss
     keys: dict[str, Any] = {} if model is checkpoint else {"examples": write_rows(workplace, "shots", TARGETS[:2])}
     path = write_rows(workplace, "rows", rows)
     entry(workplace, "quiz", path=path, question="q", target="t", delimiter="", truncate="left", **keys)
-    session, theirs = workplace.session(), harness(task, model)
+    session, theirs = workplace.session(), harness[task]
     asked = parse_fixture_call("target_ppl_of", (model, "quiz"), {})
     perplexity = session.evaluator.evaluate(asked)
     share = _accuracy(session, model)
@@ -269,30 +255,30 @@ def test_the_perplexity_of_targets_and_the_share_of_greedy_ones_are_the_harnesss
 
 
 @pytest.mark.shared
-def test_the_accuracy_of_trained_models_is_the_harnesss(workplace: Any, shared_data: Path, harness: Any) -> None:
-    path = shared_data / "choice" / "tinystories_cloze_200.jsonl"
-    entry(workplace, "cloze", path=str(path), question="context", choices="choices", answer="answer", limit=CLOZE)
-    for name in TRAINED:
-        score = _accuracy(workplace.session(), shared_data / "models" / name, "cloze")
-        expected = harness("cloze", shared_data / "models" / name)["accuracy"]
-        assert {variant: score.details[variant] for variant in expected} == pytest.approx(expected, abs=1e-12)
-        assert score.n == CLOZE
+@pytest.mark.usefixtures("shared_data")
+def test_the_accuracy_of_a_trained_model_is_the_harnesss(workplace: Any, harness: Any) -> None:
+    keys = {"question": "context", "choices": "choices", "answer": "answer", "limit": ASKED}
+    entry(workplace, "cloze", path=str(CLOZE), **keys)
+    score, expected = _accuracy(workplace.session(), TRAINED, "cloze"), harness["cloze"]["accuracy"]
+    assert {variant: score.details[variant] for variant in expected} == pytest.approx(expected, abs=1e-12)
+    assert score.n == ASKED
 
 
-def test_words_of_another_column_are_counted_where_rows_are_read_one_by_one(workplace: Any, checkpoint: Path) -> None:
+def test_words_of_another_column_are_counted_where_rows_are_read_one_by_one(workplace: Any) -> None:
     rows = [{"text": "the cat sat on the mat", "page": "the cat sat on the mat ."}, {"text": " \n", "page": "no one"}]
     entry(workplace, "plain", path=write_rows(workplace, "pages", rows))
     entry(workplace, "pages", path="data/pages.jsonl", counted="page")
 
-    def bits(dataset: str, **how: Any) -> Score:
-        return workplace.session().evaluator.evaluate(parse_fixture_call("ppl_of", (checkpoint, dataset), how))
+    def scores(protocol: str) -> list[Score]:
+        session = workplace.session()
+        return [session.score("ppl_of", "float", name, protocol=protocol, unit="word") for name in ("plain", "pages")]
 
-    plain, counted = (bits(dataset, protocol="document", unit="word") for dataset in ("plain", "pages"))
+    plain, counted = scores("document")
     # The first letter is a third of a word, and is not scored.
     share = (6 - 1 / 3) / 6
     assert (plain.n, counted.n) == (round(6 * share), round(7 * share))
     assert float(counted) ** 7 == pytest.approx(float(plain) ** 6)
-    whole = [bits(dataset, protocol="lm-eval", unit="word") for dataset in ("plain", "pages")]
+    whole = scores("lm-eval")
     assert [score.n for score in whole] == [6, 7]
     assert math.log(float(whole[1])) * 7 == pytest.approx(math.log(float(whole[0])) * 6)
 

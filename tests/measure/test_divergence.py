@@ -10,19 +10,12 @@ from pytest_lmgate.errors import ModelError
 from pytest_lmgate.measure import divergence, loop
 from pytest_lmgate.measure import lookup as pool
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.settings.decoding import parse_fixture_call
 from tests.measure.conftest import TEXT, make_model, make_tokenizer
 from tests.measure.entries import entry
 
-WINDOWS = {"max_length": 16, "stride": 8}
 
-
-def asked(model: Any = "other", reference: Any = "float", dataset: Any = "text", **how: Any) -> Any:
-    return parse_fixture_call("kl_of", (model, reference, dataset), {**WINDOWS, **how})
-
-
-def kl(session: Any, *args: Any, **how: Any) -> Score:
-    score: Score = session.evaluator.evaluate(asked(*args, **how))
+def kl(session: Any, model: Any = "other", reference: Any = "float", dataset: Any = "text") -> Score:
+    score: Score = session.score("kl_of", model, reference, dataset, max_length=16, stride=8)
     return score
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,13 +20,20 @@ PROTOCOL = WindowProtocol(max_length=8)
 
 
 class _Engine(Dice):
-    """A fair die under another name, whose description a test may change."""
+    """A fair die under another name, with something else in its description, that notes which entries it loads."""
 
-    def __init__(self, name: str = "die", change: Callable[[Model], Model] = lambda model: model) -> None:
-        self.name, self._change = name, change
+    def __init__(self, name: str = "die", **changes: Any) -> None:
+        self.name, self._changes = name, changes
+        self.loaded: list[str] = []
 
     def describe(self, entry: ModelEntry) -> Model:
-        return self._change(super().describe(entry))
+        model = super().describe(entry)
+
+        def open_() -> Runner:
+            self.loaded.append(entry.name)
+            return model.open()
+
+        return dataclasses.replace(model, **{"open": open_, **self._changes})
 
 
 @pytest.fixture
@@ -52,7 +60,7 @@ def session(tmp_path: Path) -> Callable[..., Evaluator]:
 
 
 def test_two_engines_that_describe_a_file_alike_do_not_share_measurements(session: Callable[..., Evaluator]) -> None:
-    evaluator = session(_Engine(), _Engine("other", lambda model: dataclasses.replace(model, open=lambda: Die(4))))
+    evaluator = session(_Engine(), _Engine("other", open=lambda: Die(4)))
     assert perplexity(evaluator, "two", "text", PROTOCOL) == pytest.approx(2)
     other = perplexity(evaluator, "other", "text", PROTOCOL)
     assert (float(other), other.cached) == (pytest.approx(4), False)
@@ -62,36 +70,18 @@ def test_models_without_content_that_have_the_same_revision_do_not_share_measure
     session: Callable[..., Evaluator],
 ) -> None:
     for cached in (False, True):
-        evaluator = session(_Engine(change=lambda model: dataclasses.replace(model, content=None)))
+        evaluator = session(_Engine(content=None))
         two, four = (perplexity(evaluator, name, "text", PROTOCOL) for name in ("two-revised", "four-revised"))
         assert (two, four) == (pytest.approx(2), pytest.approx(4))
         assert (two.cached, four.cached) == (cached, cached)
         assert two.content != four.content
 
 
-class _Watched(Dice):
-    """A die that notes which entries it loads."""
-
-    name = "die"
-
-    def __init__(self) -> None:
-        self.loaded: list[str] = []
-
-    def describe(self, entry: ModelEntry) -> Model:
-        model = super().describe(entry)
-
-        def open_() -> Runner:
-            self.loaded.append(entry.name)
-            return model.open()
-
-        return dataclasses.replace(model, open=open_)
-
-
 def test_a_model_that_cannot_be_loaded_is_loaded_once_in_a_session_until_its_file_changes(
     session: Callable[..., Evaluator], tmp_path: Path
 ) -> None:
     (tmp_path / "2.json").write_text("{}")
-    evaluator = session(engine := _Watched())
+    evaluator = session(engine := _Engine())
     for name in ("two", "two-revised"):
         for window in (8, 4, 2):
             expected = rf"^model '{name}': its engine cannot load it: KeyError: 'sides' \(.*\.py:\d+\)$"

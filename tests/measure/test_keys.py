@@ -107,13 +107,17 @@ def _project(folder: Path, base: Path) -> Project:
     return Project(folder, folder / "lmgate.yaml", ProjectSpec(models=models))
 
 
+def _with_dataset(session: Evaluator, keys: Mapping[str, Any]) -> Evaluator:
+    project = session.project
+    spec = ProjectSpec(models=project.spec.models, datasets={"d": DatasetSpec(**keys)})
+    return session.for_project(Project(project.folder, project.file, spec))
+
+
 def _seen(session: Evaluator, use: str, keys: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """What is measured and compared, and by what it is split; None for an error."""
     fixture, models, _ = USES[use]
     try:
-        project = session.project
-        spec = ProjectSpec(models=project.spec.models, datasets={"d": DatasetSpec(**keys)})
-        evaluator = session.for_project(Project(project.folder, project.file, spec))
+        evaluator = _with_dataset(session, keys)
         arguments = (models[0], "d") if len(models) == 1 else (models[0], models[1], "d")
         asked = parse_fixture_call(fixture, arguments, {})
         measurement, _ = evaluator.cached_statistics(asked)
@@ -350,10 +354,8 @@ def _scored(session: Evaluator, gate: str, arguments: Mapping[str, Any]) -> tupl
     """Return the measurement's address, the score's signature and the gate's label; None for an error."""
     fixture, models, keys, plain = GATES[gate]
     named = dict(zip(("model", "reference"), models, strict=False))
-    project = session.project
-    spec = ProjectSpec(models=project.spec.models, datasets={"d": DatasetSpec(**keys)})
-    evaluator = session.for_project(Project(project.folder, project.file, spec))
     try:
+        evaluator = _with_dataset(session, keys)
         asked = parse_fixture_call(fixture, (), {**named, "dataset": "d", **plain, **arguments})
         score = evaluator.evaluate(asked)
     except LmgateError:

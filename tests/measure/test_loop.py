@@ -28,10 +28,6 @@ def _requests() -> Requests:
     return document_requests(*(np.arange(length) + 100 * index for index, length in enumerate(LENGTHS)))
 
 
-def _nll(request: Request) -> Any:
-    return np.log(2.0 + request.targets)
-
-
 class _Crew(Runner):
     """Scores each request by its own targets, `at_once` batches side by side."""
 
@@ -49,7 +45,7 @@ class _Crew(Runner):
     def score(self, requests: Sequence[Request]) -> list[Any]:
         self.threads.add(threading.get_ident())
         self._before(requests)
-        return [_nll(each) for each in requests]
+        return [np.log(2.0 + each.targets) for each in requests]
 
 
 def test_the_numbers_are_those_of_one_batch_after_the_other() -> None:

@@ -2,7 +2,6 @@
 
 import gc
 import weakref
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +12,7 @@ from pytest_lmgate.engines.transformers import loading
 from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.measure import lookup as pool
 from pytest_lmgate.measure.lookup import ModelPool
-from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.windows.tokens import TokenizerFacts
-from tests.measure.entries import perplexity
-
-PROTOCOL = WindowProtocol(max_length=16, stride=8)
 
 
 class _Weights(Runner):
@@ -40,20 +35,17 @@ class _Memory:
     def free(self, _: str) -> int:
         return 100 - sum(model.size for model in self.models)
 
-    def get(self, name: str, size: int) -> Runner:
-        return self.pool.get(name, Model(name, self._loading(name, size), weight_bytes=size))
-
-    def present(self) -> list[str]:
-        return sorted(model.name for model in self.models)
-
-    def _loading(self, name: str, size: int) -> Callable[[], Runner]:
+    def get(self, name: str, size: int) -> None:
         def load() -> Runner:
             self.loaded.append(name)
             weights = _Weights(name, size)
             self.models.add(weights)
             return weights
 
-        return load
+        self.pool.get(name, Model(name, load, weight_bytes=size))
+
+    def present(self) -> list[str]:
+        return sorted(model.name for model in self.models)
 
 
 @pytest.fixture
@@ -111,6 +103,6 @@ def test_a_session_holds_as_many_models_as_fit(
     session = workplace.session()
     gc.freeze()  # else each of the collections looks at all that was imported
     for model in ("float", "half", "float"):
-        perplexity(session.evaluator, model, "text", PROTOCOL)
-    perplexity(session.evaluator, "float", "rows", PROTOCOL)
+        session.perplexity(model)
+    session.perplexity(dataset="rows")
     assert at_once == {1: [1, 1, 1], 2: [1, 2]}[most]

@@ -89,7 +89,7 @@ def test_blank_references_and_targets_are_refused(project: Any) -> None:
         (("float", ["a" + " " * 40]), "no target to score under .* that is not white space"),
     ):
         with pytest.raises(DataError, match=message):
-            project.session().evaluator.evaluate(parse_fixture_call("ppl_of", names, {}))
+            project.session().score("ppl_of", *names)
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,6 @@ def test_what_can_change_a_number_is_an_ingredient_and_nothing_else(workplace: A
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("{path: data}", "no config.json in "),
         ("{path: models/float, adapter: models/gone}", "no such folder: "),
         ("{path: models/float, adapter: models/float}", "no adapter_config.json in "),
         ("{path: models/float, load: {x: /proc/self/mem}}", "/proc/self/mem: cannot be read: Input/output error"),

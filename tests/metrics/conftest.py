@@ -1,5 +1,6 @@
 """Corpora with what tokenizers stumble over, and sacrebleu's own command line as the oracle."""
 
+import functools
 import os
 import random
 import subprocess
@@ -59,7 +60,15 @@ def _damaged(text: str, dice: random.Random, rate: float) -> str:
     return joint.join(kept)
 
 
-def _corpus(sentences: list[str], rows: int, references: int, seed: int) -> Corpus:
+@functools.cache
+def corpus(name: str) -> Corpus:
+    """Return the corpus of a language; ``single`` is English with one reference of each row."""
+    sentences, rows, references, seed = {
+        "english": (ENGLISH, 60, 3, 1),
+        "single": (ENGLISH, 60, 1, 2),
+        "chinese": (CHINESE, 30, 2, 3),
+        "korean": (KOREAN, 30, 2, 4),
+    }[name]
     dice = random.Random(seed)
     sources = [dice.choice(sentences) for _ in range(rows)]
     return Corpus(
@@ -71,22 +80,7 @@ def _corpus(sentences: list[str], rows: int, references: int, seed: int) -> Corp
 
 @pytest.fixture(scope="session")
 def english() -> Corpus:
-    return _corpus(ENGLISH, rows=60, references=3, seed=1)
-
-
-@pytest.fixture(scope="session")
-def single_reference() -> Corpus:
-    return _corpus(ENGLISH, rows=60, references=1, seed=2)
-
-
-@pytest.fixture(scope="session")
-def chinese() -> Corpus:
-    return _corpus(CHINESE, rows=30, references=2, seed=3)
-
-
-@pytest.fixture(scope="session")
-def korean() -> Corpus:
-    return _corpus(KOREAN, rows=30, references=2, seed=4)
+    return corpus("english")
 
 
 @pytest.fixture

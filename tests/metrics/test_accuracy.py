@@ -46,19 +46,15 @@ def test_choices_that_differ_by_rounding_are_a_tie() -> None:
     assert correct(statistics(([(0.0, "x"), (-1e-12, "y")], 0)), "acc").tolist() == [1.0]
 
 
-def test_accuracy_is_the_share_of_rows_answered_right_whatever_their_choices() -> None:
+def test_accuracy_is_the_share_of_rows_answered_right_with_the_standard_error_of_a_mean_over_rows() -> None:
     two, four = [(-1.0, "a"), (-2.0, "b")], [(-3.0, "a"), (-2.0, "b"), (-9.0, "c"), (-1.0, "d")]
     score = accuracy(statistics((two, 0), (four, 3), (two, 1), (four, 1)), signature="s")
     assert (float(score), score.metric, score.unit, score.n, score.signature) == (0.5, "accuracy", "row", 4, "s")
+    assert score.stderr == pytest.approx(math.sqrt(0.5 * 0.5 / 3))
 
 
 def _rows(right: list[bool]) -> ChoiceStatistics:
     return statistics(*(([(-1.0, "a"), (-2.0, "b")], 0 if each else 1) for each in right))
-
-
-def test_the_standard_error_is_that_of_a_mean_over_rows() -> None:
-    score = accuracy(_rows([True] * 30 + [False] * 10), signature="s")
-    assert score.stderr == pytest.approx(math.sqrt(0.75 * 0.25 / 39))
 
 
 def test_the_interval_is_wilsons_and_never_certain() -> None:
@@ -67,19 +63,9 @@ def test_the_interval_is_wilsons_and_never_certain() -> None:
     assert accuracy(_rows([False] * 80), signature="s").interval == (0.0, pytest.approx(3.841459 / 83.841459, abs=1e-8))
 
 
-def test_rows_of_one_cluster_count_as_one() -> None:
-    right = [True, True, True, False, False, False, True, True]
-    paired = accuracy(_rows(np.repeat(right, 2)), signature="s", clusters=[n // 2 for n in range(16)])
-    alone = accuracy(_rows(right), signature="s")
-    assert (paired, paired.stderr) == (alone, pytest.approx(alone.stderr))
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_log_likelihood_that_is_not_finite_is_an_error(value: float) -> None:
+def test_a_log_likelihood_that_is_not_finite_and_no_rows_are_errors(value: float) -> None:
     with pytest.raises(MetricInputError, match="accuracy: expected finite log-likelihoods, got NaN or infinity"):
         accuracy(statistics(([(-1.0, "a"), (value, "b")], 0)), signature="s")
-
-
-def test_no_rows_are_an_error() -> None:
     with pytest.raises(MetricInputError, match="accuracy: expected at least one row, got none"):
         accuracy(statistics(), signature="s")

@@ -133,16 +133,13 @@ def test_the_difference_of_perplexities_has_the_error_of_the_delta_method() -> N
 
 @pytest.mark.parametrize("column", ["kl", "dp", "same_top", "nll_p", "nll_q"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_is_not_finite_is_refused(column: str, value: float) -> None:
+def test_what_is_not_finite_and_too_few_numbers_are_refused(column: str, value: float) -> None:
     bad = np.ones(60)
     bad[7] = value
     with pytest.raises(MetricInputError, match=f"{column}: expected finite numbers, got 1 of 60"):
         statistics(**{column: bad})
-
-
-def test_too_few_numbers_are_refused() -> None:
-    with pytest.raises(MetricInputError, match="dp: expected a number for each of 60 targets"):
-        statistics(dp=np.ones(59))
+    with pytest.raises(MetricInputError, match=f"{column}: expected a number for each of 60 targets"):
+        statistics(**{column: np.ones(59)})
 
 
 @pytest.mark.parametrize(

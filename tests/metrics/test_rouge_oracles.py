@@ -136,7 +136,6 @@ def test_random_texts_score_as_in_rouge_score(texts, stemmer):
     assert_equal(texts[:1], [texts[1:]], stemmer=stemmer)
 
 
-@pytest.mark.shared
 @pytest.mark.parametrize("name", ["wiki.test.raw", "ko_gsd_test.txt", "zh_gsdsimp_test.txt"])
 @pytest.mark.parametrize("stemmer", [False, True])
 def test_running_text_scores_as_in_rouge_score(shared_data, name, stemmer):

@@ -201,6 +201,7 @@ def _doubled(form: str) -> str:
         ("models: {a: {revision: 1:30}}", 1, "1:30 would be the number 90"),
         ("models: {a: {revision: 010}}", 1, "010 would be the number 8"),
         ("models: 0x_", 0, "base 16"),
+        ('datasets:\n  a: {stop: "x\\ud83d"}', 2, "is half of a surrogate pair"),
         ("models: &a {b: *a}", 1, "an alias repeats what it is in itself"),
         pytest.param(_doubled("[{}, {}]"), 19, "more than 1,000,000 values", id="aliases"),
         pytest.param(_doubled("{{<<: [{}, {}]}}"), 19, "more than 1,000,000 values", id="merges"),
@@ -410,6 +411,16 @@ def test_a_mistake_is_named_by_its_line_and_key(tmp_path: Path, defaults: str, e
     [problem] = problems
     assert facts in problem
     assert problem.startswith(f"{tmp_path / FILE_NAME}:")
+
+
+def test_lists_that_multiply_to_more_gates_than_anyone_runs_are_refused_at_once(tmp_path: Path) -> None:
+    names, strides = ", ".join(f"m{number}" for number in range(300)), ", ".join(map(str, range(1, 300)))
+    entry = f"ppl_max: {{model: [{names}], dataset: [{names}], stride: [{strides}], limit: 2}}"
+    gates, (problem,) = read_many(tmp_path, f"gates:\n  - {entry}\n")
+    assert gates == []
+    assert (
+        "yaml:2: gates[0].ppl_max: expected at most 10,000 gates of an entry, got 26,910,000: 300 of model, " in problem
+    )
 
 
 def test_a_null_takes_a_default_away_or_leaves_an_argument_out_for_one_name(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Samples of rows that are right or wrong."""
+"""Samples of rows that are right or wrong, or have a score between 0 and 1."""
 
 from collections.abc import Sequence
 
@@ -18,3 +18,8 @@ def right_or_wrong(right: Sequence[bool] | np.ndarray, clusters: Sequence[int] |
     made = outcomes(right, clusters)
     sums = np.bincount(made.cluster, weights=made.right).astype(np.float64)
     return Sample(sums[:, None], made.sizes, SHARE, identity={"data": "d"}, outcomes=made)
+
+
+def scores(values: Sequence[float] | np.ndarray) -> Sample:
+    """The mean of a score of each row."""
+    return Sample(np.array(values)[:, None], np.ones(len(values), dtype=np.int64), SHARE)

@@ -13,10 +13,10 @@ from pytest_lmgate.metrics.texts import text_score
 from pytest_lmgate.stats.bootstrap import Resamples
 
 
-def resamples(clusters: int, skew: float, seed: int, measured: float | None = None, draws: int = 999) -> Resamples:
-    """Values of a shifted gamma distribution, which is skewed by `skew`; normal where that is 0."""
-    drawn = scipy.stats.pearson3.rvs(skew, size=draws, random_state=seed)
-    return Resamples(np.sort(drawn), float(drawn.mean()) if measured is None else measured, clusters)
+def resamples(clusters: int, skew: float, seed: int) -> Resamples:
+    """Values of a shifted gamma distribution, which is skewed by `skew`, and a measured value beside their mean."""
+    drawn = scipy.stats.pearson3.rvs(skew, size=999, random_state=seed)
+    return Resamples(np.sort(drawn), float(drawn.mean()) + 0.05, clusters)
 
 
 @pytest.mark.parametrize(("clusters", "skew"), [(5, 0.0), (12, 1.5), (200, -1.5), (60, 0.4)])
@@ -28,8 +28,9 @@ def test_a_bound_is_the_widest_of_three(clusters: int, skew: float, level: float
     error, k = expansion * drawn.std(ddof=1), scipy.stats.skew(drawn)
     above, below = (3 / k * (np.cbrt(1 + k * (y - k / 6)) - 1) * error for y in (-t, t))
     cut = max(0, math.floor(scipy.stats.norm.cdf(-expansion * t) * 1000) - 1)
-    lowers = {"bootstrap": drawn[cut], "student": drawn.mean() - t * error, "hall": drawn.mean() - below}
-    uppers = {"bootstrap": drawn[-1 - cut], "student": drawn.mean() + t * error, "hall": drawn.mean() - above}
+    measured = drawn.mean() + 0.05
+    lowers = {"bootstrap": drawn[cut], "student": measured - t * error, "hall": measured - below}
+    uppers = {"bootstrap": drawn[-1 - cut], "student": measured + t * error, "hall": measured - above}
     bounds = found.bounds(level)
     assert bounds.lower == pytest.approx(min(lowers.values()), rel=1e-6)
     assert bounds.upper == pytest.approx(max(uppers.values()), rel=1e-6)

@@ -20,10 +20,8 @@ from pytest_lmgate.stats.means import (
     t_quantile,
     window_blocks,
 )
-from pytest_lmgate.stats.sample import Sample, Scale
-from tests.stats.samples import SHARE
-
-counts_of_clusters = st.lists(st.integers(1, 400), min_size=2, max_size=30)
+from pytest_lmgate.stats.sample import Scale
+from tests.stats.samples import scores
 
 
 def matrices(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -34,22 +32,16 @@ def matrices(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
     return n, np.diag((1 - n / total) ** -0.5) @ residual_maker @ np.diag(n)
 
 
-@given(counts=counts_of_clusters, seed=st.integers(0, 1000))
-def test_the_standard_error_is_cr2(counts: list[int], seed: int) -> None:
+@given(counts=st.lists(st.integers(1, 400), min_size=2, max_size=30), seed=st.integers(0, 1000))
+def test_the_standard_error_is_cr2_with_bell_and_mccaffreys_degrees_of_freedom(counts: list[int], seed: int) -> None:
     n, g = matrices(counts)
+    m = g @ g.T
     means = np.random.default_rng(seed).normal(3, 1, len(n))
     noise = clustered_mean(means * n, np.array(counts))
     # G applied to the clusters' means gives their residual sums, each scaled by (1 - h)^-1/2.
     assert noise.mean == pytest.approx((means * n).sum() / n.sum())
     assert noise.stderr == pytest.approx(np.linalg.norm(g @ means) / n.sum(), rel=1e-9)
     assert (noise.n, noise.clusters) == (sum(counts), len(counts))
-
-
-@given(counts=counts_of_clusters)
-def test_the_degrees_of_freedom_are_bell_and_mccaffreys(counts: list[int]) -> None:
-    _, g = matrices(counts)
-    m = g @ g.T
-    noise = clustered_mean(np.ones(len(counts)), np.array(counts))
     assert noise.df == pytest.approx(np.trace(m) ** 2 / np.trace(m @ m), rel=1e-9)
     assert noise.df <= len(counts) - 1 + 1e-9
 
@@ -122,7 +114,7 @@ def test_uneven_clusters_whose_estimates_of_the_skewness_differ_in_sign_have_stu
 
 @given(values=st.lists(st.floats(0, 1), min_size=2, max_size=40), confidence=st.sampled_from([0.9, 0.975, 0.999]))
 def test_bounds_of_a_bounded_metric_are_within_its_range(values: list[float], confidence: float) -> None:
-    sample = Sample(np.array(values)[:, None], np.ones(len(values), dtype=np.int64), SHARE)
+    sample = scores(values)
     lower, upper, *_ = sample.bounds(confidence)
     assert 0 <= lower <= sample.value() + 1e-12
     assert sample.value() - 1e-12 <= upper <= 1
@@ -189,12 +181,8 @@ def test_averaged_windows_belong_to_the_row_that_their_first_target_belongs_to(
     assert (found.sums[:, 0].tolist(), found.counts.tolist()) == (sums, counts)
 
 
-@pytest.mark.parametrize("rows", [2, 511, 512])
-def test_up_to_512_rows_are_a_cluster_each(rows: int) -> None:
-    assert merged_rows(np.full(rows, 3)).tolist() == list(range(rows))
-
-
-def test_more_rows_are_merged_to_a_508th_of_the_targets_at_least() -> None:
+def test_up_to_512_rows_are_a_cluster_each_and_more_are_merged_to_a_508th_of_the_targets_at_least() -> None:
+    assert merged_rows(np.full(512, 3)).tolist() == list(range(512))
     # Of 1,020 targets a 508th is 2.01, so three to a cluster; a 512th would be two.
     assert merged_rows(np.ones(1020, dtype=np.int64)).tolist() == [row // 3 for row in range(1020)]
 
@@ -257,10 +245,9 @@ def test_a_change_of_just_the_tolerance_passes_rarely_whatever_documents_the_tex
     rng = np.random.default_rng(12345)
     windows = np.full(-(-tokens // stride), stride, dtype=np.int64)
     windows[-1] = tokens - stride * (len(windows) - 1)
-    layout = TargetLayout(window_targets=windows, window_document=np.zeros_like(windows), running_text=True)
-    passed = as_rows = 0
+    text, passed, as_rows = layout(windows.tolist(), None), 0, 0
     for _ in range(repetitions):
-        sums, counts = layout.of_targets(_documents(rng, tokens, length, spread, skewed))
+        sums, counts = text.of_targets(_documents(rng, tokens, length, spread, skewed))
         bounds, independent = (made(sums, counts).bounds(0.95) for made in (mean_of_blocks, clustered_mean))
         passed += bounds.upper <= 0
         as_rows += independent.upper <= 0

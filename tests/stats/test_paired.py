@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from pytest_lmgate.errors import ComparisonError, ConfigError, MetricInputError
 from pytest_lmgate.metrics import sacrebleu_metrics, texts
 from pytest_lmgate.settings.gates import Tolerance
+from pytest_lmgate.stats.bootstrap import Resamples
 from pytest_lmgate.stats.comparison import Comparison, decision_of
 from pytest_lmgate.stats.paired import Changes, compare, tango_bounds
 from pytest_lmgate.stats.sample import Sample, Scale
-from tests.stats.samples import SHARE, outcomes, right_or_wrong
+from tests.stats.samples import outcomes, right_or_wrong, scores
 
 ONE_PERCENT = Tolerance(0.01, relative=True)
 FIVE_POINTS = Tolerance(0.05, relative=False)
@@ -63,7 +64,7 @@ def test_the_same_texts_of_two_models_are_rows_without_a_change() -> None:
     assert found.needed > 40
 
 
-def test_the_bounds_are_percentiles_of_the_resampled_change_of_ratios() -> None:
+def test_the_bounds_are_those_of_the_resampled_change_of_ratios() -> None:
     candidate, reference = bleu_sample(50, 0.25), bleu_sample(50, 0.2)
     found = compare(candidate, reference, tolerance=ONE_PERCENT)
     metric, random = sacrebleu_metrics.bleu(), np.random.default_rng(12345)
@@ -72,15 +73,10 @@ def test_the_bounds_are_percentiles_of_the_resampled_change_of_ratios() -> None:
         rows = random.choice(50, size=50)
         here, there = (metric.value(each.sums[rows].sum(axis=0)) for each in (candidate, reference))
         drawn.append(1 - here / there)
-    # Student's t with 49 degrees of freedom at 95% is 1.6766; Phi(-sqrt(50/49) 1.6766) = 0.0452, 45 of 1,001.
-    ordered, widening = sorted(drawn), math.sqrt(50 / 49)
-    error = widening * float(np.std(drawn, ddof=1))
-    students, k = 1.67655 * error, float(scipy.stats.skew(drawn))
-    halls = [3 / k * (np.cbrt(1 + k * (y - k / 6)) - 1) * error for y in (-1.67655, 1.67655)]
     assert found.degradation == pytest.approx(1 - candidate.value() / reference.value())
-    below, above = max(students, halls[1]), max(students, -halls[0])
-    assert found.lower == pytest.approx(min(ordered[44], found.degradation - below), abs=1e-6)
-    assert found.upper == pytest.approx(max(ordered[999 - 44], found.degradation + above), abs=1e-6)
+    assert (found.lower, found.upper) == pytest.approx(
+        Resamples(np.sort(drawn), found.degradation, 50).bounds(0.95)[:2]
+    )
 
 
 @pytest.mark.parametrize("rows", [2, 4])
@@ -100,12 +96,12 @@ def test_few_rows_keep_their_level(rows: int) -> None:
     assert max(decisions.count("pass"), decisions.count("fail")) / runs <= most
 
 
-def test_one_row_has_no_bounds_and_passes_only_if_it_is_the_same_model() -> None:
-    same = compare(bleu_sample(1, 0.2), bleu_sample(1, 0.2), tolerance=ONE_PERCENT, same=True)
+def test_one_row_has_no_bounds_also_where_two_models_wrote_the_same() -> None:
     alike = compare(bleu_sample(1, 0.2), bleu_sample(1, 0.2), tolerance=ONE_PERCENT)
     other = compare(bleu_sample(1, 0.5), bleu_sample(1, 0.0), tolerance=ONE_PERCENT)
-    assert (same.decision, same.reason) == ("pass", "both are the same measurement")
-    assert (alike.decision, alike.lower) == ("inconclusive", None)
+    answers = compare(right_or_wrong([True]), right_or_wrong([False]), tolerance=FIVE_POINTS)
+    for found in (alike, answers):
+        assert (found.decision, found.lower) == ("inconclusive", None)
     assert (other.decision, other.upper, other.fails_build()) == ("inconclusive", None, True)
     assert "at least two" in other.reason
 
@@ -150,6 +146,19 @@ def pairs(change: float, noise: float, clusters: int = 40, size: int = 100, seed
 
 def perplexity(change: float, noise: float, **options: int) -> Comparison:
     return compare_means(*pairs(change, noise, **options), scale=PERPLEXITY)
+
+
+def assert_verdict_is_what_bounds_and_p_values_say(found: Comparison) -> None:
+    tolerance = found.tolerance.size
+    assert found.lower <= found.degradation + 1e-12
+    assert found.degradation - 1e-12 <= found.upper
+    assert found.decision == (
+        "pass" if found.upper <= tolerance else "fail" if found.lower > tolerance else "inconclusive"
+    )
+    if min(abs(found.upper - tolerance), abs(found.lower - tolerance)) > 1e-9:
+        assert (found.p_pass < 0.05) is (found.decision == "pass")
+        assert (found.p_fail < 0.05) is (found.decision == "fail")
+    assert (found.needed is None) or found.decision == "inconclusive"
 
 
 def test_three_clusters_by_hand() -> None:
@@ -233,17 +242,10 @@ def test_the_verdict_is_what_its_bounds_and_its_p_values_say(
 ) -> None:
     sums = pairs(change, noise, clusters=clusters)
     found = compare_means(*sums, scale=scale, tolerance=Tolerance(tolerance, relative))
-    assert found.lower <= found.degradation <= found.upper
-    assert found.decision == (
-        "pass" if found.upper <= tolerance else "fail" if found.lower > tolerance else "inconclusive"
-    )
-    if min(abs(found.upper - tolerance), abs(found.lower - tolerance)) > 1e-9:
-        assert (found.p_pass < 0.05) is (found.decision == "pass")
-        assert (found.p_fail < 0.05) is (found.decision == "fail")
+    assert_verdict_is_what_bounds_and_p_values_say(found)
     # Each is the larger of Student's, which add up to 1, and Hall's.
     assert found.p_pass + found.p_fail >= 1 - 1e-9
     assert found.fails_build() is (found.degradation > tolerance), "outside strict mode, by the point estimate"
-    assert (found.needed is None) or found.decision == "inconclusive"
 
 
 @given(st.floats(-0.2, 0.2), st.floats(0.001, 0.3), st.booleans())
@@ -421,25 +423,8 @@ def test_the_verdict_on_rows_is_what_its_bounds_and_its_p_values_say(
     found = compare(*sides, tolerance=Tolerance(tolerance, relative))
     if max(clusters) == 0:
         assert (found.decision, found.lower, found.clusters) == ("inconclusive", None, 1)
-        return
-    assert found.lower <= found.degradation + 1e-12
-    assert found.degradation - 1e-12 <= found.upper
-    assert found.decision == (
-        "pass" if found.upper <= tolerance else "fail" if found.lower > tolerance else "inconclusive"
-    )
-    if min(abs(found.upper - tolerance), abs(found.lower - tolerance)) > 1e-9:
-        assert (found.p_pass <= 0.05) == (found.decision == "pass")
-        assert (found.p_fail <= 0.05) == (found.decision == "fail")
-    assert (found.needed is None) or found.decision == "inconclusive"
-
-
-@pytest.mark.parametrize("rows", [20, 51, 52])
-def test_equal_answers_of_two_models_pass_only_with_as_many_rows_as_that_takes(rows: int) -> None:
-    found = compare(right_or_wrong([True] * rows), right_or_wrong([True] * rows), tolerance=FIVE_POINTS)
-    assert found.decision == ("pass" if rows == 52 else "inconclusive")
-    assert found.needed == (None if rows == 52 else 52)
-    assert (found.degradation, found.bounds) == (0, "tango")
-    assert not found.fails_build()
+    else:
+        assert_verdict_is_what_bounds_and_p_values_say(found)
 
 
 def test_other_answers_of_one_model_are_judged_although_it_is_the_same() -> None:
@@ -466,24 +451,19 @@ def test_more_rows_of_the_same_kind_than_needed_decide() -> None:
     assert judged(100 * times, 2 * times, times, 80 * times).decision == "pass"
 
 
-# Metrics of rows with a score between two ends.
+# Two models that agree in every row, by right-or-wrong rows and by scores between two ends; and one model twice.
 
 
-def rouge_like(values: list[float]) -> Sample:
-    return Sample(np.array(values)[:, None], np.ones(len(values), dtype=np.int64), SHARE)
-
-
-@pytest.mark.parametrize(("rows", "decision"), [(20, "inconclusive"), (51, "inconclusive"), (52, "pass")])
-def test_two_models_with_the_same_score_in_every_row_are_judged_as_rows_without_a_change(
-    rows: int, decision: str
-) -> None:
-    values = np.random.default_rng(0).random(rows).tolist()
-    found = compare(rouge_like(values), rouge_like(values), tolerance=FIVE_POINTS)
+@pytest.mark.parametrize("rows", [20, 51, 52])
+@pytest.mark.parametrize("rule", ["tango", "unchanged"])
+def test_two_models_that_agree_in_every_row_pass_only_with_as_many_rows_as_that_takes(rule: str, rows: int) -> None:
+    made = right_or_wrong([True] * rows) if rule == "tango" else scores(np.random.default_rng(0).random(rows))
+    found = compare(made, made, tolerance=FIVE_POINTS)
+    assert found.decision == ("pass" if rows == 52 else "inconclusive")
+    assert found.needed == (None if rows == 52 else 52)
+    assert (found.degradation, found.bounds, found.fails_build()) == (0, rule, False)
     # z^2 / (n + z^2) of the rows may change, each by the whole range.
-    assert (found.decision, found.bounds) == (decision, "unchanged")
-    assert found.upper == pytest.approx(Z**2 / (rows + Z**2))
-    assert found.lower == pytest.approx(-found.upper)
-    assert found.needed == (None if decision == "pass" else 52)
+    assert (-found.lower, found.upper) == pytest.approx((Z**2 / (rows + Z**2),) * 2)
 
 
 @pytest.mark.parametrize("tolerance", [Tolerance(0.0, relative=False), Tolerance(0.01, relative=True)])
@@ -494,7 +474,7 @@ def test_one_model_measured_twice_passes_with_a_change_of_exactly_0(
 ) -> None:
     values = np.random.default_rng(1).random(clusters)
     made = {
-        "means": rouge_like(values.tolist()),
+        "means": scores(values),
         "likelihoods": likelihoods(values.tolist()),
         "right or wrong": right_or_wrong(values > 0.5),
         "bleu": bleu_sample(clusters, 0.2),

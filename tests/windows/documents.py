@@ -1,14 +1,19 @@
-"""Requests of documents that tests write as token ids, and tokenizers that are trained for a test."""
+"""Windows and requests of documents that tests write as token ids, and tokenizers that are trained for a test."""
 
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from pytest_lmgate.settings.gate_options import Windowing
+from pytest_lmgate.settings.gate_options import PROTOCOL_RULES, Windowing
 from pytest_lmgate.windows.protocols import plan_windows
 from pytest_lmgate.windows.requests import Requests, window_requests
 from pytest_lmgate.windows.tokens import Streams
+
+
+def windowing(protocol: str, length: int = 8, **more: Any) -> Windowing:
+    """Return the windows of a protocol, half of which overlaps where it has a stride."""
+    return Windowing(protocol, length, length // 2 if PROTOCOL_RULES[protocol].has_stride else length, **more)
 
 
 def document_requests(*documents: np.ndarray, length: int = 16) -> Requests:

@@ -11,8 +11,14 @@ from pytest_lmgate.data.corpus import TextSizes
 from pytest_lmgate.engines.tokenizers import tokenizer_facts
 from pytest_lmgate.windows.protocols import WindowPlan
 from pytest_lmgate.windows.requests import lost_characters, scored_sizes
-from pytest_lmgate.windows.tokens import Streams
+from pytest_lmgate.windows.tokens import Streams, TokenizerFacts
 from tests.windows.documents import trained_bpe
+
+
+def cut(tokenizer: Any, text: str) -> tuple[TokenizerFacts, Streams]:
+    facts = tokenizer_facts(tokenizer)
+    ids, spans = facts.cut(text)
+    return facts, Streams([ids], sizes=[TextSizes.of(text)], texts=[[text]], spans=[spans])
 
 
 def scored_bytes(streams: Streams) -> float:
@@ -52,10 +58,8 @@ def byte_level(*, trim: bool) -> Any:
     ],
 )
 def test_bytes_after_the_first_token_by_real_tokenizers(tokenizer: Any, text: str, first: str, scored: int) -> None:
-    facts = tokenizer_facts(tokenizer)
-    ids, spans = facts.cut(text)
-    assert tokenizer.convert_ids_to_tokens(int(ids[0])) == first
-    streams = Streams([ids], sizes=[TextSizes.of(text)], texts=[[text]], spans=[spans])
+    facts, streams = cut(tokenizer, text)
+    assert tokenizer.convert_ids_to_tokens(int(streams.ids[0][0])) == first
     assert scored_bytes(streams) == pytest.approx(scored, abs=1e-6)
     assert lost_characters(streams, facts).tolist() == [0]
 
@@ -80,12 +84,24 @@ def normalized(*steps: Any) -> Any:
     ],
 )
 def test_characters_that_the_tokens_do_not_give_back_are_counted(tokenizer: Any, text: str, lost: int) -> None:
-    facts = tokenizer_facts(tokenizer)
-    ids, spans = facts.cut(text)
-    streams = Streams([ids], sizes=[TextSizes.of(text)], texts=[[text]], spans=[spans])
+    facts, streams = cut(tokenizer, text)
     assert lost_characters(streams, facts).tolist() == [lost]
     # Lines that are tokenized one by one, and special tokens, are no loss.
-    lines = Streams([np.append(1, np.tile(ids, 2))], texts=[[text, text]])
+    lines = Streams([np.append(1, np.tile(streams.ids[0], 2))], texts=[[text, text]])
     assert lost_characters(lines, facts).tolist() == [2 * lost]
-    begun = Streams([np.append(1, ids)], texts=[[text]])
-    assert lost_characters(begun, facts).tolist() == [lost]
+
+
+@pytest.mark.parametrize(
+    ("step", "lost"),
+    [
+        (tokenizers.normalizers.Lowercase(), 0),
+        (tokenizers.normalizers.Strip(), 0),
+        (tokenizers.normalizers.Replace("b", "a"), 1),
+    ],
+)
+def test_of_texts_that_are_alike_but_for_case_and_spaces_only_letters_are_lost(step: Any, lost: int) -> None:
+    facts, text = tokenizer_facts(normalized(step)), " Ab "
+    streams = Streams([facts.ids(text, special=False)], texts=[[text]])
+    found = lost_characters(streams, facts, str.casefold)
+    assert found is not None
+    assert found.tolist() == [lost]

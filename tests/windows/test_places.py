@@ -1,4 +1,4 @@
-"""Which characters tokens stand for, and how much of a text targets cover."""
+"""Which characters tokens stand for, how much of a text targets cover, and requests that are read together."""
 
 import re
 from collections.abc import Sequence
@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_lmgate.arrays import Floats
 from pytest_lmgate.data.corpus import Corpus, TextSizes
-from pytest_lmgate.settings.gate_options import PROTOCOL_RULES, Windowing
 from pytest_lmgate.windows.protocols import WindowPlan, plan_windows, tokenize
-from pytest_lmgate.windows.requests import TargetPlaces, scored_sizes
+from pytest_lmgate.windows.requests import Request, TargetPlaces, read_once, scored_sizes
 from pytest_lmgate.windows.tokens import Placed, Streams, TokenizerFacts, TokenSpans
+from tests.windows.documents import windowing
 
 NONE = np.zeros(0, dtype=np.int64)
 LETTERS = TokenizerFacts(lambda text, special: list(map(ord, text)), bos=1, decode=chr)
@@ -89,10 +90,6 @@ def test_the_parts_of_a_text_add_up_to_what_the_harness_counts(text: str, data: 
     assert [part[1:] for part in parts] == [[len(each), len(each.encode())] for each in own]
 
 
-def windowing(protocol: str) -> Windowing:
-    return Windowing(protocol, 8, 4 if PROTOCOL_RULES[protocol].has_stride else 8)
-
-
 @pytest.mark.parametrize("protocol", ["sliding", "disjoint", "bos-chunks", "gptq", "llama.cpp", "lm-eval", "document"])
 def test_where_each_letter_is_a_token_the_scored_text_is_the_targets(protocol: str) -> None:
     corpus = Corpus("t", ("abcdefghijklm", "", "no", "x", "pqrstuvw xyz"), join="\n")
@@ -113,3 +110,37 @@ def test_without_the_characters_of_tokens_only_a_text_that_is_scored_whole_has_a
         assert (None if found is None else found.tolist()) == (
             None if protocol == "document" else [[2, 5, 5], [1, 2, 2]]
         )
+
+
+# Requests that read the same tokens are joined, and each gets its own numbers back.
+
+
+TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=3)
+
+
+def request(ids: list[int], targets: list[int], source: list[int] | None = None) -> Request:
+    at = np.arange(len(ids) - len(targets), len(ids))
+    return Request(np.array(ids), at, np.array(targets), None if source is None else np.array(source))
+
+
+def score(requests: list[Request]) -> list[Floats]:
+    """Numbers that depend on all that a request reads and scores."""
+    return [
+        sum(each.ids * 3.0 ** np.arange(len(each.ids))) + 100.0 * each.at + 1000.0 * each.targets for each in requests
+    ]
+
+
+@given(st.lists(st.tuples(TOKENS, st.integers(1, 3)), min_size=1, max_size=12))
+def test_each_request_gets_the_numbers_that_it_has_alone(drawn: list[tuple[list[int], int]]) -> None:
+    requests = [request(ids, list(range(min(targets, len(ids))))) for ids, targets in drawn]
+    joined, parted = read_once(requests)
+    assert len(joined) == len({tuple(ids) for ids, _ in drawn})
+    for found, expected in zip(parted(score(joined)), score(requests), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_requests_with_a_source_stay_as_they_are() -> None:
+    requests = [request([1, 2], [3], [5]), request([1, 2], [3], [6])]
+    joined, parted = read_once(requests)
+    assert joined == requests
+    assert [found.tolist() for found in parted(score(joined))] == [found.tolist() for found in score(requests)]

@@ -10,11 +10,10 @@ import transformers
 
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.engines.tokenizers import tokenizer_facts
-from pytest_lmgate.settings.gate_options import PROTOCOL_RULES, Windowing
 from pytest_lmgate.windows.protocols import plan_windows, row_begins, rows_by_starts, tokenize
 from pytest_lmgate.windows.requests import row_targets
 from pytest_lmgate.windows.tokens import TokenizerFacts
-from tests.windows.documents import trained_bpe
+from tests.windows.documents import trained_bpe, windowing
 
 LETTERS = "abcdefghij"
 
@@ -37,10 +36,6 @@ def fast_tokenizer(*, special: bool) -> Any:
             single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
         )
     return tokenizer
-
-
-def windowing(protocol: str, length: int = 8) -> Windowing:
-    return Windowing(protocol, length, length // 2 if PROTOCOL_RULES[protocol].has_stride else length)
 
 
 def row_by_text(tokenizer: Any, ids: list[int]) -> list[int | None]:

@@ -11,10 +11,10 @@ import pytest
 
 from pytest_lmgate.data.corpus import Corpus, TextSizes
 from pytest_lmgate.errors import DataError, ModelError
-from pytest_lmgate.settings.gate_options import PROTOCOL_RULES, Windowing
 from pytest_lmgate.windows.protocols import PROTOCOLS, beginning, tokenize
 from pytest_lmgate.windows.requests import Pair, pair_requests
-from pytest_lmgate.windows.tokens import Chats, TokenizerFacts, continued
+from pytest_lmgate.windows.tokens import Chats, Framing, TokenizerFacts, continued
+from tests.windows.documents import windowing
 
 BOS, EOS = 1001, 1002
 ROWS = ("ab\nc", "", "  ", "défg hi")
@@ -33,10 +33,6 @@ def characters(
     return TokenizerFacts(encode, bos, eos, adds_bos, {BOS: "<s>", EOS: "</s>"}.__getitem__)
 
 
-def windowing(protocol: str, **more: Any) -> Windowing:
-    return Windowing(protocol, 4, 2 if PROTOCOL_RULES[protocol].has_stride else 4, **more)
-
-
 def ids_of(text: str) -> list[int]:
     return [7, *map(ord, text)]
 
@@ -50,7 +46,7 @@ def ids_of(text: str) -> list[int]:
 )
 def test_rows_are_joined_and_tokenized_in_one_call_without_special_tokens(protocol: str, text: str) -> None:
     tokenizer = characters(adds_bos=protocol != "gptq")
-    streams = tokenize(Corpus("t", ROWS, join="|"), windowing(protocol), tokenizer, model="m")
+    streams = tokenize(Corpus("t", ROWS, join="|"), windowing(protocol, 4), tokenizer, model="m")
     assert [ids.tolist() for ids in streams.ids] == [ids_of(text)]
     assert streams.lengths == [len(text) + 1]
 
@@ -61,7 +57,7 @@ def test_gptq_keeps_the_special_tokens_that_the_tokenizer_adds_to_the_whole_text
     adds_bos: bool, adds_eos: bool
 ) -> None:
     tokenizer = characters(adds_bos=adds_bos, adds_eos=adds_eos)
-    streams = tokenize(Corpus("t", ("ab", "cd")), windowing("gptq"), tokenizer, model="m")
+    streams = tokenize(Corpus("t", ("ab", "cd")), windowing("gptq", 4), tokenizer, model="m")
     assert streams.ids[0].tolist() == [BOS] * adds_bos + ids_of("ab\n\ncd") + [EOS] * adds_eos
 
 
@@ -75,13 +71,13 @@ def test_gptq_keeps_the_special_tokens_that_the_tokenizer_adds_to_the_whole_text
     ],
 )
 def test_rows_are_tokenized_one_by_one_where_the_protocol_says_so(protocol: str, documents: list[list[int]]) -> None:
-    streams = tokenize(TABLE, windowing(protocol), characters(), model="m")
+    streams = tokenize(TABLE, windowing(protocol, 4), characters(), model="m")
     assert [ids.tolist() for ids in streams.ids] == documents
 
 
 def test_words_bytes_and_characters_are_those_of_the_original_text() -> None:
-    documents = tokenize(TABLE, windowing("document"), characters(), model="m")
-    joined = tokenize(Corpus("t", (" déf  gh", "i ")), windowing("sliding"), characters(), model="m")
+    documents = tokenize(TABLE, windowing("document", 4), characters(), model="m")
+    joined = tokenize(Corpus("t", (" déf  gh", "i ")), windowing("sliding", 4), characters(), model="m")
     assert documents.sizes == [TextSizes(words=2, chars=4, utf8_bytes=4), TextSizes(words=2, chars=7, utf8_bytes=8)]
     # As re.split counts them: an empty piece before a leading space and after a trailing one.
     assert joined.sizes == [TextSizes(words=5, chars=12, utf8_bytes=13)]
@@ -103,7 +99,7 @@ def test_words_bytes_and_characters_are_those_of_the_original_text() -> None:
 def test_the_token_before_a_window_is_the_protocols(
     protocol: str, tokenizer: TokenizerFacts, prefix: int | None
 ) -> None:
-    assert tokenize(Corpus("t", ("abcdefgh",)), windowing(protocol), tokenizer, model="m").prefix == prefix
+    assert tokenize(Corpus("t", ("abcdefgh",)), windowing(protocol, 4), tokenizer, model="m").prefix == prefix
 
 
 @pytest.mark.parametrize(
@@ -118,7 +114,7 @@ def test_the_token_before_a_window_is_the_protocols(
 def test_lm_eval_adds_special_tokens_as_the_harness_does(
     text: str, add_bos_token: bool | None, expected: list[int]
 ) -> None:
-    how = windowing("lm-eval", add_bos_token=add_bos_token)
+    how = windowing("lm-eval", 4, add_bos_token=add_bos_token)
     streams = tokenize(Corpus("t", (text,)), how, characters(adds_bos=True, adds_eos=True), model="m")
     assert streams.ids[0].tolist() == expected
 
@@ -128,7 +124,7 @@ def test_lm_eval_adds_special_tokens_as_the_harness_does(
 )
 def test_a_protocol_that_needs_a_bos_says_which_tokenizer_has_none(protocol: str, tokenizer: TokenizerFacts) -> None:
     with pytest.raises(ModelError, match=f"protocol '{protocol}' needs a BOS token, but the tok.* 'm' has"):
-        tokenize(Corpus("t", ("abcdefgh",)), windowing(protocol), tokenizer, model="m")
+        tokenize(Corpus("t", ("abcdefgh",)), windowing(protocol, 4), tokenizer, model="m")
 
 
 NEEDED = {"sliding": 2, "disjoint": 2, "document": 2, "lm-eval": 1, "gptq": 4, "bos-chunks": 4, "llama.cpp": 8}
@@ -143,7 +139,7 @@ def test_a_text_with_too_few_tokens_is_an_error_that_tells_how_many_are_needed(
 ) -> None:
     def with_tokens(count: int) -> None:
         facts = TokenizerFacts(lambda text, special: range(count), BOS, EOS, adds_bos, chr)
-        tokenize(Corpus("short", ("x",)), windowing(protocol), facts, model="m")
+        tokenize(Corpus("short", ("x",)), windowing(protocol, 4), facts, model="m")
 
     with_tokens(needed)
     with pytest.raises(DataError, match=f"^dataset 'short': {needed - 1} tokens?, but protocol '{protocol}' needs"):
@@ -163,7 +159,7 @@ def test_tokens_cut_a_text_before_a_protocol_reads_it(protocol: str) -> None:
     text = "one two three four\nfive six seven eight nine ten"
     tokenizer = TokenizerFacts(words_of, 1, adds_bos=True)
     cut, whole = (
-        tokenize(Corpus("t", (each,), is_one_text=True, tokens=tokens), windowing(protocol), tokenizer, model="m")
+        tokenize(Corpus("t", (each,), is_one_text=True, tokens=tokens), windowing(protocol, 4), tokenizer, model="m")
         for each, tokens in ((text, 8), ("one two three four\nfive six seven ", None))
     )
     assert [ids.tolist() for ids in cut.ids] == [ids.tolist() for ids in whole.ids]
@@ -267,3 +263,35 @@ def test_a_chat_template_without_end_is_an_error_and_its_thread_ends(
     for thread in threading.enumerate()[before:]:
         thread.join(10)
     assert threading.active_count() == before
+
+
+# Special tokens around a text are found from what a tokenizer does, whatever it is.
+
+
+def framing_tokenizer(
+    prefix: Sequence[int], suffix: Sequence[int], own: Callable[[str], list[int]] = lambda text: [*map(ord, text)]
+) -> Callable[[str, bool], list[int]]:
+    return lambda text, special: [*prefix, *own(text), *suffix] if special else own(text)
+
+
+@pytest.mark.parametrize("prefix", [(), (1,), (1, 7)])
+@pytest.mark.parametrize("suffix", [(), (2,), (2, 8)])
+def test_what_stands_before_and_behind_every_text_is_found(prefix: tuple[int, ...], suffix: tuple[int, ...]) -> None:
+    framing = Framing.of(framing_tokenizer(prefix, suffix))
+    assert framing == Framing(prefix, suffix)
+    assert framing.own([*prefix, 50, 51, *suffix]) == [50, 51]
+    assert framing.own([*prefix, *suffix]) == []
+    assert framing.around([50, 51]) == [*prefix, 50, 51, *suffix]
+    assert framing.around([50, 51], suffix=False) == [*prefix, 50, 51]
+
+
+def test_a_text_that_begins_with_the_bos_itself_has_it_once() -> None:
+    framing = Framing((1, 7), (2,))
+    assert framing.around(framing.own([1, 7, 1, 50, 2])) == [1, 7, 50, 2]
+    assert framing.around(framing.own([1, 7, 1, 7, 50, 2])) == [1, 7, 50, 2], "as [gMASK]<sop>"
+    assert framing.around(framing.once([50, 1])) == [1, 7, 50, 1, 2]
+    assert Framing().once([1, 50]) == [1, 50], "the tokenizer adds none"
+
+
+def test_a_tokenizer_that_changes_a_texts_own_tokens_has_no_frame() -> None:
+    assert Framing.of(lambda text, special: [1, 9, 2] if special else [8]) == Framing()

@@ -71,12 +71,6 @@ def naive_llama_cpp(total: int, length: int, *, adds_bos: bool) -> Naive:
     return found
 
 
-@given(total=lengths, window=windows)
-def test_sliding_equals_the_published_loop(total: int, window: tuple[int, int]) -> None:
-    plan = plan_windows(Windowing("sliding", *window), [total])
-    assert as_naive(plan) == naive_sliding(total, *window)
-
-
 @pytest.mark.parametrize(
     ("protocol", "naive"),
     [
@@ -99,9 +93,13 @@ def test_llama_cpp_scores_the_later_half_of_every_full_chunk(total: int, length:
     assert set(plan.targets) <= {length - 1 - length // 2}
 
 
-@given(totals=st.lists(lengths, max_size=6), window=windows)
-def test_documents_are_planned_as_if_each_were_alone(totals: list[int], window: tuple[int, int]) -> None:
-    plan = plan_windows(Windowing("document", *window), totals)
+@pytest.mark.parametrize(("protocol", "most"), [("sliding", 1), ("document", 6)])
+@given(data=st.data(), window=windows)
+def test_overlapping_windows_equal_the_published_loop_for_each_document_alone(
+    protocol: str, most: int, data: st.DataObject, window: tuple[int, int]
+) -> None:
+    totals = data.draw(st.lists(lengths, max_size=most))
+    plan = plan_windows(Windowing(protocol, *window), totals)
     alone = [naive_sliding(total, *window) for total in totals]
     assert as_naive(plan) == [window for windows in alone for window in windows]
     assert plan.document.tolist() == [index for index, windows in enumerate(alone) for _ in windows]
@@ -144,10 +142,3 @@ def test_what_holds_for_every_protocol(
     for edges in (plan.document, plan.begin, plan.end, plan.first):
         assert edges.dtype == np.int64
     assert plan.prefix.dtype == np.bool_
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("totals", [[], [0], [1]])
-def test_a_text_too_short_has_no_windows(protocol: str, totals: list[int]) -> None:
-    plan = plan_windows(Windowing(protocol, 8, 8), totals)
-    assert len(plan) == (1 if (protocol, totals) == ("lm-eval", [1]) else 0)

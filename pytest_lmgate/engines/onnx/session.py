@@ -23,7 +23,7 @@ from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.engines.base import Batching, Drawn, OutOfMemory
 from pytest_lmgate.engines.devices import says_out_of_memory
 from pytest_lmgate.engines.logits import Logits
-from pytest_lmgate.engines.onnx.runtime import LoadOptions, library
+from pytest_lmgate.engines.onnx import LoadOptions, library
 from pytest_lmgate.engines.tokenizers import decoded
 from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.engines.transformers.runner import TransformersRunner

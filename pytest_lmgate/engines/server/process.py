@@ -48,7 +48,11 @@ _LINES, _LONGEST_LINE, _READ = 20, 300, 2**16
 # Linux gives ports above these to whoever does not choose, as clients do while a server loads.
 _PORTS = range(20_000, 32_000)
 # Names of variables and options whose value is taken for a secret, as MY_KEY_2, --api-key and HF_TOKEN.
-_SECRET = re.compile(r"(key|token|secret|passw(or)?d|passphrase|credential|auth)s?($|[^a-z])", re.IGNORECASE)
+_SECRET = re.compile(
+    r"(key|token|secret|passw(or)?d|passphrase|credential|auth|_(pwd|pass|pat))s?($|[^a-z])", re.IGNORECASE
+)
+# What is one in any value: the password of an address, and what a header of HTTP has.
+_INSIDE = re.compile(r"://[^/\s:@]*:([^/\s@]+)@|\b(?:Bearer|Basic)\s+([^\s'\"]+)")
 # A shorter text, or a number such as a count of tokens, may be anywhere in a log.
 _SHORTEST_SECRET, _COUNT = 4, re.compile(r"\d{1,7}")
 _LONGEST_SOCKET = 100  # characters of its path
@@ -104,10 +108,16 @@ class Command:
                 word = f"{name}={_digest(value)}"
             words.append(_digest(word) if is_secret else word)
             is_secret = word.startswith("-") and not equals and bool(_SECRET.search(word))
-        env = {
-            name: _digest(str(value)) if _SECRET.search(name) else str(value) for name, value in self.spec.env.items()
-        }
-        facts = {"command": json.dumps(words), "env": json.dumps(env, sort_keys=True)}
+        env = {name: _digest(value) if _SECRET.search(name) else value for name, value in self._variables.items()}
+        within = sorted(self._secrets_of(self._variables), key=len, reverse=True)  # of words, as of sh -c "..."
+
+        def masked(text: str) -> str:
+            for secret in within:
+                text = text.replace(secret, _digest(secret))
+            return text
+
+        shown = {name: masked(value) for name, value in env.items()}
+        facts = {"command": json.dumps([*map(masked, words)]), "env": json.dumps(shown, sort_keys=True)}
         if self.spec.image is not None:
             facts["image"] = self.spec.image
         for package, version in versions(self.spec.versions).items():
@@ -150,8 +160,16 @@ class Command:
     @property
     def secrets(self) -> set[str]:
         """Values of its variables and words that look like secrets, line by line."""
-        variables = {**os.environ, **{name: str(value) for name, value in self.spec.env.items()}}
+        return self._secrets_of({**os.environ, **self._variables})
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        return {name: str(value) for name, value in self.spec.env.items()}
+
+    def _secrets_of(self, variables: Mapping[str, str]) -> set[str]:
         values = {value for name, value in variables.items() if _SECRET.search(name)} | _secrets_in(self.arguments)
+        for text in (*variables.values(), *self.arguments):
+            values.update(*_INSIDE.findall(text))
         lines = {line.strip() for value in values for line in value.splitlines()}
         return {line for line in lines if len(line) >= _SHORTEST_SECRET and not _COUNT.fullmatch(line)}
 

@@ -57,8 +57,10 @@ class Decoding:
         # A fine-tune's generation_config may name the end token of its base only.
         self._eos = self._drawn_until.union([] if tokenizer_eos is None else [tokenizer_eos])
         pad = getattr(loaded.tokenizer, "pad_token_id", None)
-        # Never read: padding is masked, and a text is cut at its end.
-        self._pad = pad if pad is not None else min(self._eos, default=0)
+        # Never read: padding is masked, and a text is cut at its end. A token that was added to the tokenizer alone has
+        # no embedding.
+        size = loaded.vocabulary_size
+        self._pad = next((id_ for id_ in (pad, *sorted(self._eos)) if id_ is not None and id_ < (size or id_ + 1)), 0)
         self._config = transformers.GenerationConfig(
             **{**ids, "eos_token_id": sorted(self._eos) or None},
             pad_token_id=self._pad,

@@ -186,6 +186,10 @@ def _decoded(load: dict[str, Any], checkpoint: Checkpoint, device: str) -> dict[
     ``dequantize: true`` is short for a quantization config of the checkpoint's own method that says so.
     """
     options, stored = dict(load), checkpoint.config.get("quantization_config") or {}
+    if "gguf_file" in options:
+        stored = {"quant_method": "gguf"}
+        if not hasattr(transformers, "GgufConfig"):  # an older transformers, which makes floats of every file
+            options.pop("dequantize", None)
     config = options.pop("quantization_config", None)
     if "dequantize" in options:
         config = {**(config or {}), "dequantize": options.pop("dequantize")}
@@ -307,20 +311,23 @@ def _facts(held: dict[str, Any]) -> dict[str, Any]:
 
 # Constants that older versions of a library stored; the library computes them now.
 _CONSTANTS = re.compile(r"(^|\.)(masked_bias|causal_mask|inv_freq|position_ids|version|_float_tensor)$")
+_FREQUENCY_ROUNDING = 2.0**-6  # of bfloat16
 # Heads that predict several tokens ahead. A model that is asked for the next token does not run them.
 _AHEAD = re.compile(r"(^|[._])(mtp|nextn|medusa)")
 # Heads of masked models for tasks other than filling a mask.
 _OF_OTHER_TASKS = re.compile(
     r"(^|\.)(pooler|seq_relationship|sop_classifier|mask_predictions|discriminator_predictions)\."
 )
+# Parts of multimodal models that read no text, of which transformers may load the language model alone.
+_OF_OTHER_INPUTS = re.compile(r"(^|\.)(vision|visual|image|audio|multi_modal|mm|embed_(vision|audio))(_\w+)?\.")
 _ROPE = ("rope_scaling", "rope_parameters")
 _SHOWN = 3
 
 
 def require_all_weights_used(checkpoint: Checkpoint, model: Any, unexpected: Iterable[str]) -> None:
     """Refuse weights that a model does not take, unless they cannot change the probability of the next token."""
-    unused = sorted(key for key in unexpected if not _is_harmless(key, checkpoint, model))
-    if unused:
+    unused = [key for key in unexpected if not _is_harmless(key, checkpoint, model)]
+    if unused := sorted(unused + _other_frequencies(checkpoint.tensors, model)):
         raise ModelError(
             f"model {checkpoint.name!r}: the checkpoint in {checkpoint.folder} holds weights that "
             f"{type(model).__name__} does not use, {_counted(unused)}: use a config.json that belongs to these "
@@ -344,6 +351,8 @@ def _is_harmless(key: str, checkpoint: Checkpoint, model: Any) -> bool:
         return True
     if checkpoint.kind == "masked" and _OF_OTHER_TASKS.search(key):
         return True
+    if checkpoint.config.keys() & {"vision_config", "audio_config"} and _OF_OTHER_INPUTS.search(key):
+        return True
     # A head for tokens ahead may be one more layer, which joins an embedding and a hidden state.
     layer = re.match(r".*\.layers\.\d+\.", key)
     if layer and any(name.startswith(f"{layer[0]}eh_proj.") for name in checkpoint.tensors):
@@ -354,6 +363,21 @@ def _is_harmless(key: str, checkpoint: Checkpoint, model: Any) -> bool:
     alike = (name for name in checkpoint.tensors if f".{name}".endswith(f".{key}") or f".{key}".endswith(f".{name}"))
     stored = [checkpoint.tensors[name] for name in alike]
     return len(stored) == 1 and (len(stored[0].shape) == 4 or not bool(_values(stored[0]).any()))
+
+
+def _other_frequencies(tensors: Mapping[str, Stored], model: Any) -> list[str]:
+    """Return the rotary frequencies, as old checkpoints store them, that a model computes otherwise.
+
+    A common factor, that of linear scaling, may differ.
+    """
+    buffers = [buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq") and not buffer.is_meta]
+    others = []
+    for name, stored in tensors.items():
+        alike = [buffer for buffer in buffers if name.endswith("inv_freq") and [*buffer.shape] == stored.shape]
+        ratios = [_values(stored).float() / buffer.cpu().float() for buffer in alike]
+        if ratios and all(bool((each / each[0] - 1).abs().max() > _FREQUENCY_ROUNDING) for each in ratios):
+            others.append(name)
+    return others
 
 
 def _values(stored: Stored) -> Any:
@@ -368,16 +392,21 @@ def require_quantized(
 
     `wanted` is the quantizer's config that was made of `load`, if it has any.
     """
-    stored = checkpoint.config.get("quantization_config")
-    if not stored or getattr(wanted, "dequantize", False):
+    stored, quantizer = checkpoint.config.get("quantization_config") or {}, getattr(model, "hf_quantizer", None)
+    says = f"its config.json has a quantization_config ({stored.get('quant_method')})" if stored else ""
+    if "gguf_file" in load:
+        says, is_float = (
+            _quantized(checkpoint, load["gguf_file"]),
+            all(map(torch.is_floating_point, model.state_dict().values())),
+        )
+        quantizer = None if is_float else quantizer
+    if not says or getattr(wanted, "dequantize", False) or load.get("dequantize"):
         return
-    quantizer = getattr(model, "hf_quantizer", None)
     if quantizer is None:
         why = next((text for text in warnings if "quanti" in text), "")
         raise ModelError(
-            f"model {checkpoint.name!r}: transformers loaded {checkpoint.folder} as a float model, but its config.json "
-            f"has a quantization_config ({stored.get('quant_method')}){why and f' ({why})'}; to measure its "
-            "dequantized weights, write load: {dequantize: true}"
+            f"model {checkpoint.name!r}: transformers loaded {checkpoint.folder} as a float model, but {says}"
+            f"{why and f' ({why})'}; to measure its dequantized weights, write load: {{dequantize: true}}"
         )
     for key in load.get("quantization_config", ()):
         requested, used = (getattr(config, key, None) for config in (wanted, quantizer.quantization_config))
@@ -386,6 +415,19 @@ def require_quantized(
                 f"model {checkpoint.name!r}: load.quantization_config.{key}: {requested!r} is not used, because the "
                 f"checkpoint is quantized already, with {used!r}: remove it"
             )
+
+
+def _quantized(checkpoint: Checkpoint, file: str) -> str:
+    """Return that a GGUF is quantized, in words; empty if it is not."""
+    import gguf  # as transformers does
+
+    kinds = {tensor.tensor_type.name for tensor in gguf.GGUFReader(checkpoint.folder / file).tensors}
+    quantized = sorted(kinds - {"F64", "F32", "F16", "BF16"})
+    return (
+        f"{file} is quantized ({', '.join(quantized)}): for its kernels, make it the path: of the model"
+        if quantized
+        else ""
+    )
 
 
 def quantization_config(name: str, given: Mapping[str, Any]) -> Any:

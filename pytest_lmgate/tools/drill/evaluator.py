@@ -1,7 +1,7 @@
 """Broken models for gates: described like any other, with the fault in their address.
 
 So gates judge them with their own code and share their measurements. The blocks in front of the first broken one give
-the same hidden states at every strength, so they run once for each batch.
+the same hidden states with every fault, so they run once for each batch.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from pytest_lmgate.tools.drill.planting import Broken, Fault, NotPlanted
 from pytest_lmgate.tools.parts.blocks import BlockMemory, can_reuse, with_blocks
 from pytest_lmgate.version import __version__
 
+_FRONTS = 3  # places in a model whose hidden states are kept for all faults that begin behind them
 _READING = CausalLikelihoods, Divergences, ChoiceLikelihoods, TargetLikelihoods  # measurements that write no text
 
 
@@ -69,7 +70,7 @@ class _Resolver(Resolver):
     planted: Planted | None = None
     measurements: Measurements
     reusable: dict[str, bool]  # whether hidden states of a model can be reused, by its name
-    memory: tuple[Any, BlockMemory] = (None, BlockMemory())  # of a model, for the fault that is tried
+    fronts: dict[str, BlockMemory]  # what a model's blocks give without a fault, by its name
     reference: tuple[Runner, Runner] | None = None  # with its copy that remembers what its blocks gave
 
     def model(self, given: Any) -> Model:
@@ -103,13 +104,12 @@ class _Resolver(Resolver):
 
     def _opened(self, model: Model, planted: Planted) -> Runner:
         if planted.runner is None:
-            runner, tried = self._loaded(model), (model.name, planted.fault)
+            runner = self._loaded(model)
             broken = planted.fault.planted(breakable(model, runner), planted.strength)
             if planted.reuses:
-                if self.memory[0] != tried:
-                    self.memory = tried, BlockMemory()
-                self._remember(broken, model, runner, self.memory[1], broken.first)
-                self._remember(broken, model, runner, BlockMemory())  # for other gates
+                front = self.fronts.setdefault(model.name, BlockMemory(_FRONTS))
+                self._remember(broken, model, runner, front, broken.first)
+                self._remember(broken, model, runner, BlockMemory(1))  # for other gates
             planted.runner = broken.open()
             planted.runner.proofs = runner.proofs  # rows have their numbers in any batch, whatever the weights are
         return planted.runner
@@ -121,7 +121,7 @@ class _Resolver(Resolver):
             self.reference = runner, runner
             with contextlib.suppress(LmgateError):  # of a model that cannot be copied
                 copy = breakable(model, runner)
-                self._remember(copy, model, runner, BlockMemory())
+                self._remember(copy, model, runner, BlockMemory(1))
                 self.reference = runner, copy.open()
         return self.reference[1]
 
@@ -152,7 +152,8 @@ class FaultyEvaluator(Evaluator):
         super().__post_init__()
         digests, log = self.measurements.store.digests, self.log
         self._faulty = _Resolver(self.project, self.options, digests, self.users_backends, None, log.note)
-        self.resolver, self._faulty.measurements, self._faulty.reusable = self._faulty, self.measurements, {}
+        self.resolver, self._faulty.measurements = self._faulty, self.measurements
+        self._faulty.reusable, self._faulty.fronts = {}, {}
         self._last: Planted | None = None
         self.forget(share=True)  # a server without a revision is asked once, not for each gate
 

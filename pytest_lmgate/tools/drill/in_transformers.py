@@ -22,7 +22,7 @@ from pytest_lmgate.tools.parts.blocks import BlockMemory, BlockModel, copied
 from pytest_lmgate.windows.tokens import TokenizerFacts
 
 _TRIED_TOKENS, _TRIED_BITS = 32, 4
-# Of a model's bytes: what its broken tensors may take, and what is remembered of hidden states; at least so many bytes.
+# What broken tensors may take: a share of the model's bytes, and so many at least. Hidden states at one place: half.
 _SPARE, _LEAST_SPARE = 0.1, 2**26
 _sensitive: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # block of a model
 
@@ -118,7 +118,7 @@ class InTransformers(Broken):
 
     def replay(self, memory: BlockMemory, level: int) -> None:
         """Run the blocks in front of the block number `level` once for each batch."""
-        memory.most_bytes = self._spare / 4  # two for the fault, one for each of both models
+        memory.most_bytes = self._spare / 2
         blocks.put_replays({"": self.model}, BlockModel(self.loaded, self.path), level, memory)
 
     def decode(self, **fields: Any) -> None:

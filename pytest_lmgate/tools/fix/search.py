@@ -19,7 +19,7 @@ import numpy as np
 
 from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.data.corpus import Corpus, looks_like_documents, shortened
-from pytest_lmgate.engines.base import Model
+from pytest_lmgate.engines.base import Model, Runner
 from pytest_lmgate.errors import ConfigError, DataError, ModelError
 from pytest_lmgate.judge.result import Outcome
 from pytest_lmgate.measure.binding import Bound
@@ -210,9 +210,6 @@ def fix(
         seed: Of the split of the rows.
         write_gguf: Of two GGUF files: where to write the candidate with the chosen tensors.
     """
-    from pytest_lmgate.tools.fix.gguf_hybrids import GgufHybrids
-    from pytest_lmgate.tools.fix.hybrids import Hybrids
-
     find = evaluator.resolver
     q, p, text = find.model(bound.model), find.model(bound.reference), find.corpus(bound.data)
     better = [] if keep is None else [find.model(keep)]
@@ -235,25 +232,13 @@ def fix(
     _require_enough(text.name, unit, min(count(whole_search), count(proof)))
     search = shortened(whole_search, int(tokens * characters_per_token(whole_search, tokenizer)))
     rows = count(search), count(proof)
-    hybrids: Hybrids | GgufHybrids
-    reference: Model
-    k, pair, original = (better[0], (runners[2], runners[1]), (p, runners[0])) if better else (p, runners, None)
-    if engine == "transformers":
-        hybrids = Hybrids(k, q, pair, by="group", original=original)
-        reference = hybrids.reference
-    else:
-        hybrids, reference = GgufHybrids(k, q, pair), p
+    hybrids, reference = _hybrids(engine, p, q, better, runners)
+    k = better[0] if better else p
     require_parts(hybrids, q, k)
 
     most = len(hybrids.parts) + _ROUNDS + _DROPS + 5  # with the models themselves, all groups and the proof
     with Steps(evaluator, f"{q.name} against {p.name}", most, is_most=True) as steps:
-        signature = str(comparison(data=search).signature)
-
-        def measured(model: Model, corpus: Corpus = search) -> DivergenceStatistics:
-            statistics = steps.measure(Divergences("compare", model, corpus, bound.asked, reference))
-            assert statistics is not None  # there is no deadline
-            return statistics
-
+        measured = _Measured(steps, bound.asked, hybrids, reference, search)
         whole = measured(q)
         floor = replace(whole, kl=np.zeros_like(whole.kl), nll_q=whole.nll_p) if keep is None else measured(k)
         first = Tried((), 0, float(whole.kl.mean()), limit.judge(whole, floor))
@@ -261,54 +246,92 @@ def fix(
             raise DataError(
                 f"dataset {text.name!r}: --tokens {tokens} reads too few {unit}s for a bound: expected more tokens"
             )
+        signature = str(comparison(data=search).signature)
+        found = Fix(limit, 0, budget, (), (first,), None, None, rows, unit=unit, signature=signature)
         if first.judged.outcome != "fail":  # the gate reads all rows
             judged = limit.judge(measured(q, text))
-            passes = judged.value.mean <= judged.limit if limit.by_value else judged.outcome == "pass"
-            if passes:
+            if judged.value.mean <= judged.limit if limit.by_value else judged.outcome == "pass":
                 size = hybrids.size().bytes[1] if bits is None else _extra_bytes(hybrids, q, k, bits, keep_bits)[1]
                 as_it_is = replace(first, judged=judged)
-                return Fix(
-                    limit, size, None, (), (as_it_is,), None, None, (count(text), 0), unit=unit, signature=signature
-                )
+                return replace(found, size=size, budget=None, tried=(as_it_is,), rows=(count(text), 0))
             if first.judged.outcome == "pass":
                 first = replace(first, judged=replace(judged, used=first.judged.used))
         best = limit.judge(floor)
         if best.outcome != "pass":
             raise _beyond_help(best, limit, f"{rows[0]} searched {unit}s", k.name, q.name)
         extra, size = _extra_bytes(hybrids, q, k, bits, keep_bits)
-        costs = [float((measured(hybrids.model(part, healed=False)).kl - floor.kl).mean()) for part in hybrids.parts]
-        costs = [cost if cost > SMALLEST else 0.0 for cost in costs]
-        groups = tuple(map(Group, hybrids.parts, costs, extra))
+        found = replace(found, size=size, tried=(first,), floor=None if keep is None else best)
+        found = _searched(found, measured, floor, np.array(extra))
+        if found.chosen is None or not found.is_within_budget:
+            return found
+        kept = [hybrids.parts[index] for index in found.chosen.kept]
+        found = replace(found, proof=limit.judge(measured(hybrids.model(*kept, healed=True), proof)))
+        return _with_names(found, hybrids, kept, write_gguf)
 
-        def compose(kept: Sequence[int], corpus: Corpus = search) -> DivergenceStatistics:
-            return measured(hybrids.model(*(hybrids.parts[index] for index in kept), healed=True), corpus)
 
-        def attempt(kept: Sequence[int]) -> Tried:
-            found = floor if len(kept) == len(groups) else compose(kept)
-            judged = limit.judge(found, floor)
-            return Tried(tuple(kept), sum(extra[index] for index in kept), float(found.kl.mean()), judged)
+def _hybrids(
+    engine: str, reference: Model, candidate: Model, better: Sequence[Model], runners: Sequence[Runner]
+) -> tuple[Hybrids | GgufHybrids, Model]:
+    """Return hybrids of the candidate and the better model, or the reference without one; and what they differ from."""
+    from pytest_lmgate.tools.fix.gguf_hybrids import GgufHybrids
+    from pytest_lmgate.tools.fix.hybrids import Hybrids
 
-        tried = search_sets(np.array(costs), np.array(extra), first, attempt)
-        chosen = min(
-            (attempt for attempt in tried if attempt.judged.outcome == "pass"),
-            key=lambda attempt: (attempt.extra, attempt.kl),
-        )
-        result = Fix(
-            limit, size, budget, groups, tuple(tried), chosen, None, rows,
-            floor=None if keep is None else best, unit=unit, signature=signature,
-        )  # fmt: skip
-        if not result.is_within_budget:
-            return result
-        result = replace(result, proof=limit.judge(compose(chosen.kept, proof)))
-        kept = [hybrids.parts[index] for index in chosen.kept]
-        if not isinstance(hybrids, GgufHybrids):
-            paths: dict[bool, list[str]] = {True: [], False: []}
-            for part in (*kept, *hybrids.unchanged):
-                paths[hybrids.is_original(part)] += hybrids.linear(part)
-            return replace(result, linear=tuple(paths[True]), second=tuple(paths[False]))
-        if write_gguf is not None:
-            hybrids.write(kept, write_gguf)
-        return replace(result, tensor_types=tuple(hybrids.tensor_types(kept)))
+    keep, pair, original = reference, (runners[0], runners[1]), None
+    if better:
+        keep, pair, original = better[0], (runners[2], runners[1]), (reference, runners[0])
+    if engine != "transformers":
+        return GgufHybrids(keep, candidate, pair), reference
+    hybrids = Hybrids(keep, candidate, pair, by="group", original=original)
+    return hybrids, hybrids.reference
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Measures models against the reference, on the search's half if nothing else is said."""
+
+    steps: Steps
+    asked: Any
+    hybrids: Hybrids | GgufHybrids
+    reference: Model
+    search: Corpus
+
+    def __call__(self, model: Model, corpus: Corpus | None = None) -> DivergenceStatistics:
+        data = self.search if corpus is None else corpus
+        statistics = self.steps.measure(Divergences("compare", model, data, self.asked, self.reference))
+        assert statistics is not None  # there is no deadline
+        return statistics
+
+
+def _searched(found: Fix, measured: _Measured, floor: DivergenceStatistics, extra: Ints) -> Fix:
+    """Measure each part, then sets of them, after the candidate as it is; all parts kept have the `floor`."""
+    hybrids, limit, (first,) = measured.hybrids, found.limit, found.tried
+    costs = [float((measured(hybrids.model(part, healed=False)).kl - floor.kl).mean()) for part in hybrids.parts]
+    costs = [cost if cost > SMALLEST else 0.0 for cost in costs]
+
+    def attempt(kept: Sequence[int]) -> Tried:
+        parts = [hybrids.parts[index] for index in kept]
+        made = floor if len(kept) == len(costs) else measured(hybrids.model(*parts, healed=True))
+        return Tried(tuple(kept), int(extra[list(kept)].sum()), float(made.kl.mean()), limit.judge(made, floor))
+
+    tried = search_sets(np.array(costs), extra, first, attempt)
+    passing = [each for each in tried if each.judged.outcome == "pass"]
+    chosen = min(passing, key=lambda each: (each.extra, each.kl))
+    groups = tuple(map(Group, hybrids.parts, costs, extra.tolist()))
+    return replace(found, groups=groups, tried=tuple(tried), chosen=chosen)
+
+
+def _with_names(found: Fix, hybrids: Hybrids | GgufHybrids, kept: list[Part], write_gguf: Path | None) -> Fix:
+    """Add what quantizers call the parts to keep; write the GGUF that has them, if asked."""
+    from pytest_lmgate.tools.fix.hybrids import Hybrids
+
+    if isinstance(hybrids, Hybrids):
+        paths: dict[bool, list[str]] = {True: [], False: []}
+        for part in (*kept, *hybrids.unchanged):
+            paths[hybrids.is_original(part)] += hybrids.linear(part)
+        return replace(found, linear=tuple(paths[True]), second=tuple(paths[False]))
+    if write_gguf is not None:
+        hybrids.write(kept, write_gguf)
+    return replace(found, tensor_types=tuple(hybrids.tensor_types(kept)))
 
 
 def _halves(text: Corpus, limit: Limit, seed: int) -> tuple[Corpus, Corpus, str]:

@@ -94,9 +94,10 @@ def write_ci_file(service: str, *, as_json: bool) -> None:
     file = top / name
     if os.path.lexists(file):
         raise ConfigError(f"{file} exists; lmgate init overwrites nothing: add to it what is wanted of\n\n{text}")
+    from pytest_lmgate.cache.files import write_durably
+
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        write_durably(file, text.encode())
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
     if not (here / FILE_NAME).exists():

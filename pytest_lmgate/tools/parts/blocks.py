@@ -133,16 +133,17 @@ def put_parameter(model: nn.Module, old: Tensor, new: Tensor) -> None:
 
 
 class BlockMemory:
-    """What the blocks in front of the first changed block gave, by the token ids of the batch.
+    """What the blocks in front of a changed block gave, by the token ids of the batch.
 
-    It keeps `most_bytes` in front of each of two blocks at most.
+    For each batch it keeps `most_levels` outputs, those used last; `most_bytes` for all batches at each level.
     """
 
     most_bytes: float = 2**30
 
-    def __init__(self) -> None:
-        self._outputs: dict[int, dict[Any, Any]] = {}
-        self._bytes: dict[int, int] = {}
+    def __init__(self, most_levels: int = 2) -> None:
+        self.most_levels = most_levels
+        self._outputs: dict[Any, dict[int, Any]] = {}  # by batch, then by level, the one that was used last at the end
+        self._bytes = 0
         self._key: Any = None
 
     def begin(self, _: nn.Module, __: Any, kwargs: dict[str, Any]) -> None:
@@ -150,21 +151,20 @@ class BlockMemory:
         self._key = tuple(ids.shape), ids.numpy().tobytes()
 
     def read(self, level: int, index: int) -> Any:
-        """Return the output of block `index`, or None; before `level` the model needs only the last block's.
-
-        If only what is in front of the block before is known, that block has to be run.
-        """
-        output = self._outputs.get(level, {}).get(self._key)
-        if output is None and index < level - 1:
-            output = self._outputs.get(level - 1, {}).get(self._key)
-        return None if output is None else _map(output, Tensor.clone)  # a model may change its states in place
+        """Return the last output that is known in front of `level`, or None if block `index` lies behind it."""
+        outputs = self._outputs.get(self._key, {})
+        known = max((at for at in outputs if at <= level), default=0)
+        if index >= known:
+            return None
+        outputs[known] = outputs.pop(known)
+        return _map(outputs[known], Tensor.clone)  # a model may change its states in place
 
     def write(self, level: int, output: Any) -> None:
-        self._outputs = {key: self._outputs.get(key, {}) for key in (level - 1, level)}
-        kept = _map(output, Tensor.clone)
-        used = self._bytes.get(level, 0) + sum(tensor.nbytes for tensor in _tensors(kept))
-        if used <= self.most_bytes:
-            self._outputs[level][self._key], self._bytes[level] = kept, used
+        outputs, kept, most = self._outputs.setdefault(self._key, {}), _map(output, Tensor.clone), self.most_levels
+        while outputs and (len(outputs) >= most or self._bytes + _size(kept) > most * self.most_bytes):
+            self._bytes -= _size(outputs.pop(next(iter(outputs))))
+        if self._bytes + _size(kept) <= most * self.most_bytes:
+            outputs[level], self._bytes = kept, self._bytes + _size(kept)
 
 
 class Replay(nn.Module):
@@ -230,8 +230,9 @@ def put_module(copies: dict[str, nn.Module], path: str, module: nn.Module) -> No
     copies.pop(path, None)
 
 
-def _tensors(output: Any) -> list[Tensor]:
-    return [tensor for tensor in ([output] if isinstance(output, Tensor) else output) if isinstance(tensor, Tensor)]
+def _size(output: Any) -> int:
+    tensors = [output] if isinstance(output, Tensor) else output
+    return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor))
 
 
 def _map(output: Any, function: Callable[[Tensor], Tensor]) -> Any:

@@ -22,13 +22,11 @@ from chain import SIZE, Model
 LINES = {
     "text": "50% done",
     "null": '{"id": ID, "logprobs": [null]}',
-    "no id": '{"logprobs": [-1.0]}',
     "deep": "[" * 100_000,
     "both wrong": '{"id": "ID", "logprobs": -1.0}',
     "unknown": '{"id": 99999, "logprobs": [-1.0]}',
     "error": '{"id": ID, "error": "no such token, and my key is KEY"}',
 }
-FACTORS = {"base 2": math.log2(math.e), "base 10": math.log10(math.e)}
 
 
 def say(line: str) -> None:
@@ -55,7 +53,7 @@ class Program:
         rows = [
             self._model.row(tokens[at])[target] for at, target in zip(request["at"], request["targets"], strict=True)
         ]
-        factor, shift = FACTORS.get(self._fault, 1.0), 3.0 if self._fault == "logits" else 0.0
+        factor, shift = math.log2(math.e) if self._fault == "base 2" else 1.0, 3.0 if self._fault == "logits" else 0.0
         return [factor * value + shift for value in rows]
 
     def answer(self, request: dict[str, Any], pads: int) -> None:

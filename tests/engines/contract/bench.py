@@ -4,6 +4,7 @@ import contextlib
 import copy
 import functools
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,6 @@ DATASETS = {
 
 
 def write_data(folder: Path) -> None:
-    """Write the datasets."""
     same = [{"article": PROMPTS[0], "summary": "the cat"}] * 200
     long = [{"article": LONG, "summary": "the cat"}]
     for name, rows in {"quiz": QUIZ, "news": NEWS, "same": same, "long": long}.items():
@@ -48,23 +48,24 @@ def write_data(folder: Path) -> None:
 
 
 def project(folder: Path, models: Mapping[str, Entry]) -> Project:
-    """Return a project with models and the datasets above."""
     return parse_project(json.dumps({"models": models, "datasets": DATASETS}), folder / "lmgate.yaml")
 
 
 def evaluator_of(folder: Path, models: Mapping[str, Entry], cache: Path) -> Evaluator:
-    """Return what measures in a session."""
     return Evaluator(project(folder, models), Options(cache=cache, device="cpu"))
 
 
-class Bench:
-    """An engine and its models: ``exact``, and others by name as they are asked for.
+def copied(entry: Entry, folder: Path) -> tuple[Entry, Path]:
+    """Copy the files of a model, or of a served one's tokenizer; return the entry of the copy, and its path."""
+    key = "path" if "path" in entry else "tokenizer"
+    path = Path(entry[key])
+    shutil.copytree(path if path.is_dir() else path.parent, folder)
+    copy = folder if path.is_dir() else folder / path.name
+    return {**entry, key: str(copy)}, copy
 
-    Args:
-        engine: The engine.
-        base: The test session's own folder.
-        folder: Of the project.
-    """
+
+class Bench:
+    """An engine and its models: ``exact``, and others by name as they are asked for."""
 
     def __init__(self, engine: Engine, base: Path, folder: Path) -> None:
         self.engine, self.folder, self._base = engine, folder, base
@@ -77,14 +78,12 @@ class Bench:
         self._stack.callback(self._first.close)
 
     def close(self) -> None:
-        """End models and servers."""
         self._stack.close()
 
     def changed(self, name: str) -> Any:
         """Return the model that one of its names means."""
-        return {"damaged": functools.partial(damaged, noise=0.1), "nan": nan_logits}.get(name, lambda model: model)(
-            self.model
-        )
+        changes = {"damaged": functools.partial(damaged, noise=0.1), "nan": nan_logits}
+        return changes[name](self.model) if name in changes else self.model
 
     def entry(self, name: str = "exact", **changes: Any) -> Entry:
         """Return the entry of a model, which is made when it is first asked for, with changes."""
@@ -96,7 +95,6 @@ class Bench:
         return {**self._entries[name], **changes}
 
     def entry_of(self, name: str, model: Any, tokenizer: Any) -> Entry:
-        """Return the entry of any model, which is written under a name."""
         return self.engine.write(self._stack, self.folder / f"model-{name}", model, tokenizer)
 
     def reference(self, *, ends: Sequence[int] = (EOS, SECOND_END)) -> Entry:
@@ -111,34 +109,27 @@ class Bench:
 
     def evaluator(self, models: Mapping[str, Entry], *, cache: Path | None = None) -> Evaluator:
         """Return an evaluator of some models; without a cache of its own, it shares measurements and open models."""
-        return (
-            evaluator_of(self.folder, models, cache) if cache else self._first.for_project(project(self.folder, models))
-        )
+        if cache:
+            return evaluator_of(self.folder, models, cache)
+        return self._first.for_project(project(self.folder, models))
 
     def measure(self, fixture: str, model: str | Entry, dataset: str, **how: Any) -> Any:
-        """Return the score that a fixture gives of a model, by its name here or its entry, and its statistics.
-
-        A ``reference`` is such a model too.
-        """
-        names = {"model": model, **({"reference": how["reference"]} if "reference" in how else {})}
+        """Return the score and the statistics of a model, and of a ``reference``, by names here or entries."""
+        names = {"model": model, **({"reference": how.pop("reference")} if "reference" in how else {})}
         named = {key: self.entry(each) if isinstance(each, str) else each for key, each in names.items()}
         evaluator = self.evaluator(named)
-        how.pop("reference", None)
         asked = parse_fixture_call(fixture, (*names, dataset), how)
         score = evaluator.evaluate(asked)
         return score, evaluator.cached_statistics(asked)[1]
 
     def value(self, fixture: str, model: str | Entry, dataset: str, **how: Any) -> float:
-        """Return the score alone."""
         return float(self.measure(fixture, model, dataset, **how)[0])
 
     def texts(self, model: str | Entry = "exact", dataset: str = "news", **how: Any) -> list[str]:
-        """Return what a model writes."""
         _, statistics = self.measure("chrf_of", model, dataset, **{**WRITING, **how})
         return list(statistics.texts)
 
     def runner(self, model: str | Entry = "exact") -> Any:
-        """Return the open model."""
         evaluator = self.evaluator({"model": self.entry(model) if isinstance(model, str) else model})
         return evaluator.measurements.runner(evaluator.resolver.model("model"))
 
@@ -148,10 +139,8 @@ class Bench:
 
     @property
     def oracle(self) -> Oracle:
-        """The model in float64."""
         return self.oracle_of("exact")
 
     @functools.cache  # noqa: B019 - as long as the bench
     def oracle_of(self, name: str) -> Oracle:
-        """Return another model in float64."""
         return Oracle(copy.deepcopy(self.changed(name)), self.tokenizer)

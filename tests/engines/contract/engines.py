@@ -11,15 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.engines.projects import CONTEXT, trained_tokenizer
+from tests.engines.projects import CONTEXT, float_model
 
 Entry = dict[str, Any]  # of lmgate.yaml
 Write = Callable[[contextlib.ExitStack, Path, Any, Any], Entry]
-EOS, FORBIDDEN = 2, 319  # the last token stands in no text
-TEMPLATE = (
-    "{% for m in messages %}{{ bos_token }}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
-    "{% if thinks %}thinks {{ thinks }}{% endif %}"
-)
+EOS, SECOND_END, FORBIDDEN = 2, 78, 319  # the last token stands in no text
 CASES = {
     "windows": "reads any tokens, so that it scores by every protocol",
     "bos": "scores the token behind a BOS",
@@ -44,40 +40,23 @@ CASES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """An engine, or a server that one asks.
-
-    Attributes:
-        name: Among the parameters of tests.
-        leg: Of the Makefile, whose environment has it; empty for `make test`.
-        modules: What has to be installed.
-        write: Makes an entry of a stack, a folder to fill, a model and its tokenizer. A server runs until its end.
-        lacks: Why a case of `CASES` is not for it.
-        rounding: The most nats between its NLL of a token and that in float64.
-        batching: The most nats by which other rows of a batch change it.
-        threads: Its option for the number of threads.
-        rounded: By name how to write a model in another precision, and bounds of the KL from the float model.
-        looks_ahead: How to write a model each of whose tokens sees the next one.
-        runner: Module and class of what measures, as in ``fair_die:Die``.
-        library: The distribution whose version is part of every address.
-        silent: Options of ``load:`` that change no number, and so no address; `audible` are those that do.
-        extra: What ``pip install`` is told where a module is missing.
-    """
-
     name: str
-    leg: str
-    modules: tuple[str, ...]
-    write: Write
-    runner: str
-    library: str
-    lacks: Mapping[str, str] = field(default_factory=dict)
-    rounding: float = 1e-4
-    batching: float = 1e-4
-    threads: str = ""
+    leg: str  # of the Makefile, whose environment has it; empty for `make test`
+    modules: tuple[str, ...]  # that have to be installed
+    write: Write  # makes an entry of a stack, a folder to fill, a model and its tokenizer; a server runs until its end
+    runner: str  # module and class of what measures, as in ``fair_die:Die``
+    library: str  # the distribution whose version is part of every address
+    lacks: Mapping[str, str] = field(default_factory=dict)  # why a case of `CASES` is not for it
+    rounding: float = 1e-4  # the most nats between its NLL of a token and that in float64
+    batching: float = 1e-4  # the most nats by which other rows of a batch change it
+    threads: str = ""  # its option for the number of threads
+    # By name how to write a model in another precision, and bounds of the KL from the float model.
     rounded: Mapping[str, tuple[Write, float, float]] = field(default_factory=dict)
-    looks_ahead: Write | None = None
+    looks_ahead: Write | None = None  # how to write a model each of whose tokens sees the next one
+    # Options of ``load:`` that change no number, and so no address, and those that do.
     silent: Mapping[str, Any] = field(default_factory=dict)
     audible: Mapping[str, Any] = field(default_factory=dict)
-    extra: str = ""
+    extra: str = ""  # what ``pip install`` is told where a module is missing
 
     def __post_init__(self) -> None:
         assert self.lacks.keys() <= CASES.keys()
@@ -88,19 +67,11 @@ def model_and_tokenizer() -> tuple[Any, Any]:
     """Return a Llama whose greedy texts end by themselves now and then, and its tokenizer."""
     import torch
 
-    from tests.models.zoo import build
-
-    tokenizer = trained_tokenizer()
-    tokenizer.chat_template = TEMPLATE
-    sizes = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 64}
-    model = build("llama", vocab_size=320, max_position_embeddings=CONTEXT, **sizes)
+    model, tokenizer = float_model()
     with torch.no_grad():
         model.lm_head.weight[EOS] *= 1.8
     model.generation_config.eos_token_id = [EOS, SECOND_END]
     return model, tokenizer
-
-
-SECOND_END = 78
 
 
 def nan_logits(model: Any) -> Any:
@@ -174,7 +145,7 @@ def _real_server(name: str) -> Write:
         from tests.engines.server import serving
 
         checkpoint, own = _checkpoint(folder, model, tokenizer), folder.with_name(f"{folder.name}-server")
-        own.mkdir()  # since a log that grows would change the checkpoint
+        own.mkdir()  # a log that grows would change the checkpoint
         (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": EOS}))  # vLLM's server reads it
         return _served(stack.enter_context(getattr(serving, f"{name}_serves")(checkpoint, own)), checkpoint)
 
@@ -185,14 +156,21 @@ def _command(program: str, write: Write, *, ahead: bool = False) -> Write:
     """Return how to run a program of docs/howto/command_engine.md on a model that another engine reads."""
 
     def made(stack: contextlib.ExitStack, folder: Path, model: Any, tokenizer: Any) -> Entry:
+        from tests.docs.pages import ROOT, File, steps
         from tests.end_to_end.projects import environment
-        from tests.engines.command.programs import write_program
         from tests.warm import warm_python
 
         path = write(stack, folder, model, tokenizer)["path"]
         own = folder.with_name(f"{folder.name}-program")
         own.mkdir()
-        file = write_program(own, program, looks_ahead=ahead)
+        page = steps((ROOT / "docs" / "howto" / "command_engine.md").read_text("utf-8"))
+        (text,) = (step.text for step in page if isinstance(step, File) and step.path == program)
+        if ahead:  # each token is shown one too early
+            assert text.count(".eval()\n") == 1
+            wrapped = "from tests.models.looking_ahead import LookingAhead\nmodel = LookingAhead(model, 1)\n"
+            text = text.replace(".eval()\n", f".eval()\nsys.path.append({str(ROOT)!r})\n{wrapped}")
+        file = own / program
+        file.write_text(text, "utf-8")
         tokenizer.save_pretrained(own / "tokenizer")
         return {
             "command": f"{warm_python(environment())} {file} {path}", "content": [path, str(file)],
@@ -232,7 +210,7 @@ _LIKE_A_SERVER = {
 }
 ENGINES = [
     Engine(
-        name="transformers", leg="", modules=("transformers",), write=_transformers, extra="",
+        name="transformers", leg="", modules=("transformers",), write=_transformers,
         runner="pytest_lmgate.engines.transformers.runner:TransformersRunner", library="transformers",
         lacks={
             "draws alike": "it is what the others are compared with",

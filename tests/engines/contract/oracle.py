@@ -32,7 +32,6 @@ class Oracle:
         return self._known[key]
 
     def nll(self, ids: Sequence[int], first: int) -> list[float]:
-        """Return the NLL of each token from one on."""
         logprobs = self.logprobs(ids[:-1])
         return [-float(logprobs[at - 1, ids[at]]) for at in range(first, len(ids))]
 
@@ -61,7 +60,6 @@ class Oracle:
                 yield ids, 1
 
     def nlls(self, protocol: str, rows: Sequence[str], size: int = CONTEXT, stride: int = 0) -> NDArray[np.float64]:
-        """Return the NLL of each target of a text."""
         windows = self.windows(protocol, rows, size, stride or size)
         return np.array([nll for ids, first in windows for nll in self.nll(ids, first)])
 

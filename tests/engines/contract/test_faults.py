@@ -1,7 +1,6 @@
 """What is wrong with a model, its entry or its files is one clear error of every engine, and never a number."""
 
 import re
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pytest_lmgate.errors import LmgateError, ModelError, NonFiniteError
-from tests.engines.contract.bench import Bench
+from tests.engines.contract.bench import Bench, copied
 from tests.engines.contract.engines import Entry
-from tests.engines.contract.wrong import WRONG, Change
+from tests.engines.contract.wrong import WRONG
 
 
 @pytest.mark.needs("NaN")
@@ -34,13 +33,10 @@ def cases(bench: Bench, folder: Path) -> Iterator[tuple[Entry, str]]:
     """Yield wrong entries, and entries of copies of the model's files that are spoilt, with what is said of each."""
     entry = bench.entry()
     for number, (change, changes, says) in enumerate(WRONG[bench.engine.name]):
-        found = dict(entry)
-        if isinstance(change, Change):
-            key, path = ("path", Path(entry["path"])) if "path" in entry else ("tokenizer", Path(entry["tokenizer"]))
-            copy = folder / f"x{number}"
-            shutil.copytree(path if path.is_dir() else path.parent, copy)
-            found[key] = str(copy if path.is_dir() else copy / path.name)
-            change(copy)
+        found = entry
+        if change:
+            found, _ = copied(entry, folder / f"x{number}")
+            change(folder / f"x{number}")
         found = {key: value for key, value in {**found, **changes}.items() if value is not None}
         yield {key: str(folder / "nowhere") if value == "nowhere" else value for key, value in found.items()}, says
 

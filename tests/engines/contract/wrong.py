@@ -3,35 +3,23 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Change:
-    """Spoils a folder with the files of a model."""
-
-    spoil: Callable[[Path], object]
-
-    def __call__(self, folder: Path) -> None:
-        self.spoil(folder)
-
-
+Change = Callable[[Path], object]  # spoils a folder with the files of a model
 Wrong = tuple[Change | None, dict[str, Any], str]  # a key whose value is None is left out of the entry
 
 
 def put(file: str, content: str) -> Change:
-    return Change(lambda folder: (folder / file).write_text(content))
+    return lambda folder: (folder / file).write_text(content)
 
 
 def kept(file: str, part: slice) -> Change:
-    """Keep a part of a file."""
-    return Change(lambda folder: (folder / file).write_bytes((folder / file).read_bytes()[part]))
+    return lambda folder: (folder / file).write_bytes((folder / file).read_bytes()[part])
 
 
 def without(pattern: str) -> Change:
-    return Change(lambda folder: [file.unlink() for file in folder.glob(pattern)])
+    return lambda folder: [file.unlink() for file in folder.glob(pattern)]
 
 
 def in_config(**changes: Any) -> Change:
@@ -39,7 +27,7 @@ def in_config(**changes: Any) -> Change:
         file = folder / "config.json"
         file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
-    return Change(spoil)
+    return spoil
 
 
 def in_onnx(edit: Callable[[Any, Any], object]) -> Change:
@@ -50,7 +38,7 @@ def in_onnx(edit: Callable[[Any, Any], object]) -> Change:
         edit(onnx, model)
         onnx.save(model, folder / "model.onnx")
 
-    return Change(spoil)
+    return spoil
 
 
 def data_outside(spoil: Callable[[Path], object]) -> Change:
@@ -61,7 +49,7 @@ def data_outside(spoil: Callable[[Path], object]) -> Change:
 
         spoil(move_weights_out(folder / "model.onnx"))
 
-    return Change(change)
+    return change
 
 
 def larger_vocabulary(folder: Path) -> None:
@@ -97,8 +85,8 @@ _CHECKPOINT: list[Wrong] = [
     (None, {"path": "nowhere"}, "no such folder: .*nowhere"),
     (without("*.safetensors"), {}, "no weights in .*: expected"),
     (without("config.json"), {}, r"no config\.json in"),
-    (without("token*"), {}, "tokenizer"),
-    (put("model.safetensors", POINTER), {}, "Git LFS pointer|cannot be loaded"),
+    (without("token*"), {}, "no tokenizer in .*: expected tokenizer.json"),
+    (put("model.safetensors", POINTER), {}, "Git LFS pointer"),
 ]
 _ONNX: list[Wrong] = [
     *UNTRUE,
@@ -106,7 +94,7 @@ _ONNX: list[Wrong] = [
     (None, {"path": "nowhere.onnx"}, "no such (file|folder): .*nowhere"),
     (None, {"path": None}, "expected path: of a folder that optimum exported"),
     (without("model.onnx"), {}, r"no \.onnx file in"),
-    (Change(lambda folder: shutil.copy(folder / "model.onnx", folder / "model_int4.onnx")), {}, "several .onnx files"),
+    (lambda folder: shutil.copy(folder / "model.onnx", folder / "model_int4.onnx"), {}, "several .onnx files"),
     (None, {"load": {"file_name": "other.onnx"}}, r"no such file: .*other\.onnx"),
     (data_outside(lambda data: data.unlink()), {}, "External data path does not exist"),
     (data_outside(lambda data: data.write_bytes(data.read_bytes()[:5000])), {}, "truncated or damaged: copy it again"),
@@ -120,14 +108,11 @@ _ONNX: list[Wrong] = [
     (in_onnx(branch), {}, r"needs inputs that this engine does not have \(use_cache_branch\)"),
     (in_onnx(fixed_shape), {}, "a text may be of any length"),
     (in_onnx(own_operator), {}, "custom operators are not supported"),
-    (Change(larger_vocabulary), {}, "token id 320, but its vocabulary has 320 entries"),
+    (larger_vocabulary, {}, "token id 320, but its vocabulary has 320 entries"),
     (None, {"dtype": "float16"}, r"\.dtype: the engine onnx does not support it"),
-    (None, {"trust_remote_code": True}, r"\.trust_remote_code: the engine onnx does not support it"),
     (None, {"load": {"threads": 2}}, "no option 'threads'"),
-    (None, {"load": {"intra_op_num_threads": 0}}, "expected a whole number from 1, got 0"),
     (None, {"load": {"graph_optimization_level": "al"}}, r"got 'al' \(did you mean 'all'\?\)"),
     (None, {"device": "cuda"}, "the device 'cuda' cannot be used"),
-    (None, {"device": "mps"}, "the device 'mps' cannot be used"),
     (None, {"backend": None}, r"it holds model\.onnx, which runs with backend: onnx"),
 ]
 _STARTED = {"command": "serve {port}"}
@@ -143,8 +128,6 @@ _SERVED: list[Wrong] = [
     (None, {"server": "http://a:b@127.0.0.1/v1", "key": "EMPTY"}, "the address .* has a user name already"),
     (None, {"load": {"timeouts": 3}}, r"no option 'timeouts' \(did you mean 'timeout'\?\)"),
     (None, {"load": {"retries": -1}}, "expected a whole number from 0, got -1"),
-    (None, {"load": {"concurrency": True}}, "expected a whole number from 1, got True"),
-    (None, {"dtype": "float16"}, r"\.dtype: the engine server does not support it"),
     (None, {"batch_size": 4}, r"\.batch_size: the engine server does not support it"),
     (None, {"server": None, "backend": "server"}, "the engine server needs server:"),
     (None, {"server": "http://127.0.0.1:9/v1", "load": {"retries": 0, "context": 642}}, "ConnectError"),
@@ -170,13 +153,9 @@ _COMMANDS: list[Wrong] = [
     (None, {"path": "nowhere"}, "expected exactly one of .*command:.*, got path: and command:"),
     (None, {"model": "a"}, r"\.model\.model: the engine command does not support it: it is for a model with server:"),
     (None, {"command": None, "server": "http://127.0.0.1:9"}, r"\.content: the engine server does not support it"),
-    *((None, {key: value}, rf"\.{key}: the engine command does not support it: ") for key, value in (
-        ("dtype", "float16"), ("device", "cuda"), ("adapter", "a"), ("trust_remote_code", True),
-        ("pickle_weights", True),
-    )),
+    (None, {"dtype": "float16"}, r"\.dtype: the engine command does not support it: the program decides it"),
     (None, {"load": {"retries": 1}}, "the engine command has no option 'retries'"),
-    (None, {"load": {"timeout": 0}}, "expected a whole number from 1, got 0"),
-]  # fmt: skip
+]
 WRONG: dict[str, list[Wrong]] = {
     "command": _COMMANDS,
     "command-of-llama.cpp": [(None, {"command": "false"}, "its program ended with status 1")],
@@ -185,9 +164,9 @@ WRONG: dict[str, list[Wrong]] = {
         (kept("model.safetensors", slice(-1000)), {}, "cannot be loaded: SafetensorError"),
         (in_config(model_type="nonesuch"), {}, "cannot be loaded: .*nonesuch"),
         (in_config(architectures=["BertForMaskedLM"], model_type="llama"), {}, "undefined for the masked model"),
-        (Change(larger_vocabulary), {}, "token id 320, but its vocabulary has 320 entries"),
-        (None, {"device": "cuda"}, "cannot be put on the device 'cuda'|device"),
-        (None, {"load": {"quantization_config": {"quant_method": "nonesuch"}}}, "nonesuch|cannot be loaded"),
+        (larger_vocabulary, {}, "token id 320, but its vocabulary has 320 entries"),
+        (None, {"device": "cuda"}, "device"),
+        (None, {"load": {"quantization_config": {"quant_method": "nonesuch"}}}, "nonesuch"),
     ],
     "onnx": _ONNX,
     "onnx-without-past": _ONNX[:2],
@@ -203,7 +182,6 @@ WRONG: dict[str, list[Wrong]] = {
         (None, {"dtype": "float16"}, r"\.dtype: the engine llama\.cpp does not support it"),
         (None, {"load": {"n_thread": 2}}, r"no option 'n_thread' \(did you mean 'n_threads'\?\)"),
         (None, {"load": {"flash_attn": 1}}, "expected true or false, got 1"),
-        (None, {"load": {"n_batch": 0}}, "expected a whole number from 1, got 0"),
         (None, {"load": {"type_k": "f12"}}, "expected one of f32, f16"),
         (None, {"device": "cuda"}, "the device 'cuda' cannot be used"),
     ],

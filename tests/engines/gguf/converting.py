@@ -29,23 +29,15 @@ _BLOCK = 32  # weights of a row that q8_0 scales together
 def write_gguf(
     path: Path, model: Any, tokenizer: Any, *, dtype: str = "f32", parts_of: int = 0, **metadata: Any
 ) -> Path:
-    """Write a Llama.
+    """Write a ``LlamaForCausalLM``; return the file, or the first of several with `parts_of` tensors each.
 
-    Args:
-        path: The file.
-        model: A ``LlamaForCausalLM``.
-        tokenizer: A fast tokenizer of byte-level BPE, or of the SentencePiece kind with ``▁`` and byte tokens.
-        dtype: Of the matrices.
-        parts_of: Tensors of a part, for a file in several; 0 for one file.
-        metadata: Over the file's own, by what follows the architecture, as in ``context_length``; ``None`` leaves out.
-
-    Returns:
-        The file; of several, the first.
+    The tokenizer is a fast one of byte-level BPE, or of the SentencePiece kind with ``▁`` and byte tokens. Metadata are
+    flags by what follows the architecture, as in ``attention__causal``.
     """
     config = model.config
     writer = gguf.GGUFWriter(path, "llama", split_max_tensors=parts_of)
     writer.add_file_type(_FILE_TYPES[dtype])
-    writer.add_context_length(metadata.pop("context_length", config.max_position_embeddings))
+    writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(config.intermediate_size)
@@ -137,3 +129,18 @@ def _add_tokens(writer: gguf.GGUFWriter, tokenizer: Any, size: int) -> None:
     writer.add_add_eos_token(framed[-1] == tokenizer.eos_token_id)
     if tokenizer.chat_template:
         writer.add_chat_template(tokenizer.chat_template)
+
+
+def write_real_model(folder: Path, shared_data: Path) -> None:
+    """Write a real Llama of 260,000 weights in three dtypes, and a link ``float`` to its checkpoint."""
+    import transformers
+
+    from pytest_lmgate.engines.tokenizers import quiet
+
+    checkpoint = shared_data / "models" / "stories260K-hf"
+    with quiet():
+        model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    for dtype in ("f32", "f16", "q8_0"):
+        write_gguf(folder / f"{dtype}.gguf", model, tokenizer, dtype=dtype)
+    (folder / "float").symlink_to(checkpoint)

@@ -63,7 +63,7 @@ def subject(origin: str, request: pytest.FixtureRequest, tmp_path: Path) -> Proj
         text = "\n\n".join(json.loads(row)["text"] for row in rows)
         write_example(tmp_path)
     else:
-        from tests.engines.gguf.real import write_real_model
+        from tests.engines.gguf.converting import write_real_model
 
         data = request.getfixturevalue("shared_data")
         text = (data / "text" / "tinystories_150.txt").read_text(encoding="utf-8")[:16000].rstrip("\n")

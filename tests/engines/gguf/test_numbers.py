@@ -1,6 +1,5 @@
-"""What is llama.cpp's own: longrope, batches of logits, tokenizers beside a file, files in parts, its signature."""
+"""What is llama.cpp's own: longrope, batches of logits, vocabularies, files in parts, its signature, the example."""
 
-import json
 import re
 import shutil
 from collections.abc import Callable
@@ -20,10 +19,14 @@ from tests.engines.projects import Project, described, ppl, text_of, warm
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is NOT installed; make test-gguf runs these tests")
 
+import llama_cpp
+
 from pytest_lmgate.engines.base import COLUMNS
+from pytest_lmgate.engines.registry import library_warnings
 from pytest_lmgate.errors import LmgateError, ModelError
 from pytest_lmgate.measure.divergence import ModelPair, compare
 from pytest_lmgate.measure.loop import Job, Log, score_requests
+from tests.engines.example import require_same_bytes, require_shown
 from tests.engines.numbers import CORPUS, JOB, nll_of, requests_of, texts_of
 
 SLIDING = WindowProtocol("sliding", 96, 32)
@@ -113,12 +116,58 @@ def test_a_file_in_several_parts_is_one_model_of_all_of_them(
         described("m", path=str(parts[0]))
 
 
-# In sessions of their own.
+# A GGUF's tokens without its weights.
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each time that llama.cpp opened a file it read the vocabulary alone."""
+    load, found = llama_cpp.llama_model_load_from_file, []
+
+    def watched(path: bytes, params: Any) -> Any:
+        found.append(bool(params.vocab_only))
+        return load(path, params)
+
+    monkeypatch.setattr(llama_cpp, "llama_model_load_from_file", watched)
+    return found
+
+
+@pytest.mark.parametrize("folder", [None, "float"])
+def test_the_vocabulary_alone_gives_the_tokens_of_the_model(files: Path, loads: list[bool], folder: str | None) -> None:
+    model = described("q8_0", path=str(files / "q8_0.gguf"), tokenizer=folder and str(files / folder))
+    assert model.tokenizer is not None
+    own = model.tokenizer()
+    own.encode("the cat", True)
+    assert model.tokenizer() is own
+    assert loads == [True, True], "once to describe it, once for its tokens"
+
+    runner = model.open()
+    assert loads == [True, True, False]
+    its = runner.tokenizer
+    for text in ("", " ", "a", "<s>the cat</s>", "\n\n tab\t", "🙂 é 猫", "the cat " * 50):
+        for special in (True, False):
+            assert list(own.encode(text, special)) == list(its.encode(text, special))
+    ids = list(own.encode("the cat <pad>", True))
+    assert [own.decode(token) for token in ids] == [its.decode(token) for token in ids]
+    facts = ("bos", "eos", "adds_bos", "mask", "special")
+    assert [getattr(own, each) for each in facts] == [getattr(its, each) for each in facts]
+    messages = [{"role": "user", "content": "the cat"}]
+    assert own.chat(messages) == its.chat(messages)
+    runner.close()
+    assert list(own.encode("the cat <pad>", True)) == ids, "it outlives the model"
+
+
+def test_what_llama_cpp_warns_of_is_heard(files: Path, tmp_path: Path) -> None:
+    unknown = (files / "f32.gguf").read_bytes().replace(b"tokenizer.ggml.pre", b"tokenizer.ggml.xyz")
+    (tmp_path / "unknown.gguf").write_bytes(unknown)
+    for file, expected in ((files / "f32.gguf", False), (tmp_path / "unknown.gguf", True)):
+        with library_warnings() as warned:
+            described("m", path=str(file)).open().close()
+        assert any("missing pre-tokenizer type" in text for text in warned) is expected
 
 
 @pytest.fixture
 def project(tmp_path: Path, files: Path) -> Project:
-    """A project with a text, questions and prompts."""
     entries = {name: f"{{path: {{files}}/{name}.gguf}}" for name in ("f32", "f16")}
     return Project(tmp_path, files, entries, python=warm()).fill()
 
@@ -131,7 +180,7 @@ def test_the_signature_names_flash_attention_and_a_comparison_may_differ_in_it(p
     said = project.run(gates, {"flash": "{path: {files}/f16.gguf, load: {flash_attn: true}}"})
     assert project.status == 0, said
     found = {}
-    for gate in json.loads((project.folder / "report.json").read_text())["gates"]:
+    for gate in project.judged:
         fields = dict(field.split(":", 1) for field in gate["signature"].split("|") if ":" in field)
         found[re.split(r"::|-text|-news", gate["id"])[1]] = fields.get("flash_attn")
     assert found == {
@@ -156,3 +205,11 @@ def test_models_whose_ids_differ_are_not_compared_whatever_their_tokens_are_call
     for model, reference in refused:
         assert said.count(f"model '{model}' and its reference '{reference}' have tokenizers that differ") >= 2, said
     assert project.values["kl_max[renamed-float-text-max_length:128]"] < 1e-8
+
+
+def test_gates_of_the_example_pass_and_print_what_its_readme_shows(tmp_path: Path) -> None:
+    require_shown("test_gguf.py", tmp_path)
+
+
+def test_the_script_of_the_example_writes_the_same_bytes_again(tmp_path: Path) -> None:
+    require_same_bytes("to_gguf.py", tmp_path, "float-f16.gguf", "float-q8_0.gguf")

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is NOT installed; make test-gguf runs these tests")
 
-from tests.engines.gguf.real import write_real_model
+from tests.engines.gguf.converting import write_real_model
 from tests.engines.projects import Project, warm
 
 pytestmark = pytest.mark.shared

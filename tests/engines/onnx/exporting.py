@@ -50,18 +50,10 @@ class _Flat(nn.Module):
 def write_onnx(
     folder: Path, source: Path, model: Any, *, with_past: bool = True, file: str = "model.onnx", ahead: int = 0
 ) -> Path:
-    """Write a folder as optimum does.
+    """Write a folder as optimum does, with the config and tokenizer of `source`; return the .onnx file.
 
-    Args:
-        folder: The folder.
-        source: Folder of the checkpoint, whose config and tokenizer are taken.
-        model: The model, which computes in the dtype that it is exported in.
-        with_past: Whether keys and values are inputs and outputs, as with ``--task text-generation-with-past``.
-        file: Name of the .onnx file.
-        ahead: Later tokens that each token sees; 0 for a causal model.
-
-    Returns:
-        The .onnx file.
+    Keys and values are inputs and outputs, as with ``--task text-generation-with-past``, unless told otherwise. Each
+    token sees so many tokens `ahead`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for each in source.iterdir():

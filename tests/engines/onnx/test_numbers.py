@@ -1,4 +1,4 @@
-"""What is onnxruntime's own: folders of optimum, weights beside a file, which file of several, scales of int8."""
+"""What is onnxruntime's own: folders of optimum, weights beside a file, one of several, scales of int8, the example."""
 
 import shutil
 from collections.abc import Callable
@@ -14,6 +14,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is NOT installed; make te
 
 from pytest_lmgate.engines.base import OutOfMemory
 from pytest_lmgate.errors import ModelError
+from tests.engines.example import EXAMPLE, require_same_bytes, require_shown
 from tests.engines.numbers import CORPUS, nll_of, texts_of
 from tests.engines.projects import described, text_of
 
@@ -23,7 +24,6 @@ WINDOWS = WindowProtocol("sliding", 96, 32)
 
 @pytest.fixture(scope="module")
 def onnx(opened: Callable[..., Any]) -> Callable[..., Any]:
-    """Opens a model with this engine."""
     return lambda name, **entry: opened(name, backend="onnx", **entry)
 
 
@@ -123,3 +123,13 @@ def test_a_library_that_is_old_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("onnxruntime.__version__", "1.23.2")
     with pytest.raises(ModelError, match=r"expected onnxruntime 1\.24 or newer, got 1\.23\.2: pip install -U"):
         library("unseen")
+
+
+def test_gates_of_the_example_pass_and_print_what_its_readme_shows(tmp_path: Path) -> None:
+    require_shown("test_onnx.py", tmp_path)
+
+
+def test_the_script_of_the_example_writes_the_same_bytes_again(tmp_path: Path) -> None:
+    files = sorted(path.name for path in (EXAMPLE / "models" / "float-onnx").iterdir())
+    assert "model.onnx" in files
+    require_same_bytes("to_onnx.py", tmp_path, *(f"float-onnx/{name}" for name in files))

@@ -44,10 +44,7 @@ class Model:
             ids.append(drawn.choices(range(SIZE), weights)[0] if weights else row.index(max(row)))
         choice: dict[str, Any] = {"text": "", "finish_reason": "length", "token_ids": ids[read:]}
         if (top := body.get("prompt_logprobs")) is not None:
-            choice["prompt_logprobs"] = [
-                None,
-                *(self.known(*pair, top) for pair in itertools.pairwise(ids[:read])),
-            ]
+            choice["prompt_logprobs"] = [None, *(self.known(*pair, top) for pair in itertools.pairwise(ids[:read]))]
             for at in range(1, self.recalled(ids[:read])):
                 choice["prompt_logprobs"][at] = {str(ids[at]): {"logprob": 0.0}}
         return {"choices": [choice], "usage": {"prompt_tokens": read, "completion_tokens": len(ids) - read}}

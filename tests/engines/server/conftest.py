@@ -70,7 +70,6 @@ def entry_of(server: str | dict[str, Any], **more: Any) -> str:
 
 @pytest.fixture
 def project(tmp_path: Path, files: Path) -> Project:
-    """A project with a text, questions and prompts."""
     assert CONTEXT == ROOM - 2
     python = warm_python({**os.environ, **QUIET})
     return Project(tmp_path, files, python=python, environment={"TMPDIR": str(tmp_path)}).fill()

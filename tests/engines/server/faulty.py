@@ -26,47 +26,43 @@ Spoil = Callable[[int, Answer, Answer], Any]
 
 
 class Bigrams:
-    """Each token depends on the one before it.
-
-    Attributes:
-        logprobs: What it draws from, shape ``[before, token]``.
-        reported: What it says of that.
-        keeps: The last tokens of a prompt that it writes after, if not all.
-        names_ids: Whether it names tokens by their ids where asked; their texts are not all different.
-    """
+    """Each token depends on the one before it."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
-        size = len(tokenizer)
-        scores = np.random.default_rng(0).normal(size=(size, size)) * 3
-        self.names_ids, self.keeps = False, ROOM
-        self.reported = self.logprobs = normalized(scores)
+        scores = np.random.default_rng(0).normal(size=(len(tokenizer), len(tokenizer))) * 3
+        self.names_ids = False  # whether it names tokens by their ids where asked; their texts are not all different
+        self.keeps = ROOM  # the last tokens of a prompt that it writes after, if not all
+        self.end = -1  # the token that ends a text
+        # What it draws from, shape ``[before, token]``, and what it says of that.
+        self.logprobs = self.reported = normalized(scores)
 
     def after(self, ids: list[int]) -> Any:
         """Return the log-probabilities of the token after these, from which it draws, shape ``[tokens]``."""
         return self.logprobs[ids[-1]]
+
+    def weighed(self, row: Any, ids: list[int], body: Answer) -> Any:
+        return row
 
     def read(self, ids: list[int]) -> Any:
         """Return what it says of the tokens after each of these, shape ``[ids, tokens]``."""
         return self.reported[ids]
 
     def answer(self, body: Answer) -> Answer:
-        """Answer as vLLM does."""
         prompt = body["prompt"]
         ids = self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else list(prompt)
         read = len(ids)
         drawn, written_by = np.random.default_rng(body.get("seed")), []
-        for _ in range(body["max_tokens"]):
-            row = self.after(ids[max(0, read - self.keeps) :])
-            written_by.append(row)
+        while len(ids) < read + body["max_tokens"] and (len(ids) == read or ids[-1] != self.end):
+            written_by.append(self.after(ids[max(0, read - self.keeps) :]))
+            row = self.weighed(written_by[-1], ids, body)
             if temperature := body["temperature"]:
-                row = kept(row / temperature, body.get("top_k", 0), body.get("top_p", 1.0)) + drawn.gumbel(
-                    size=len(row)
-                )
+                row = kept(row / temperature, body.get("top_k", 0), body.get("top_p", 1.0))
+                row = row + drawn.gumbel(size=len(row))
             ids.append(int(row.argmax()))
         written = ids[read:]
-        text = self.tokenizer.decode(written)
-        choice: Answer = {"index": 0, "text": text, "finish_reason": "length", "logprobs": None}
+        why = "stop" if written and written[-1] == self.end else "length"
+        choice: Answer = {"index": 0, "text": self.tokenizer.decode(written), "finish_reason": why, "logprobs": None}
         if body.get("return_token_ids"):
             choice["token_ids"] = written
         if (top := body.get("prompt_logprobs")) is not None:
@@ -124,29 +120,19 @@ def known(rows: Any, tokens: list[int], top: int) -> list[Answer]:
 
 
 def normalized(scores: Any) -> Any:
-    """Return log-probabilities of scores of the shape ``[before, token]``."""
     return scores - np.log(np.exp(scores).sum(1, keepdims=True))
 
 
 class FaultyServer:
-    """A server on the loopback.
-
-    Attributes:
-        url: Its address, as an entry has it.
-        bodies: Of the requests to ``/completions``, in order.
-        headers: Of all requests.
-        spoil: Changes answers.
-        models: What ``/models`` lists.
-        most_at_once: The most requests that were answered at the same time.
-    """
+    """A server on the loopback; `url` is its address, as an entry has it."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.bigrams = Bigrams(tokenizer)
-        self.bodies: list[Answer] = []
-        self.headers: list[dict[str, str]] = []
+        self.bodies: list[Answer] = []  # of the requests to ``/completions``, in order
+        self.headers: list[dict[str, str]] = []  # of all requests
         self.spoil: Spoil = lambda number, body, answer: answer
         self.models: Any = {"data": [{"id": NAME, "max_model_len": ROOM}]}
-        self.most_at_once = self._at_once = 0
+        self.most_at_once = self._at_once = 0  # requests that are answered
         self._lock = threading.Lock()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Handler, self))
         self._http.daemon_threads = True
@@ -170,7 +156,6 @@ class FaultyServer:
                 self._at_once -= 1
 
     def take(self, body: Answer) -> int:
-        """Note a request, and return its number."""
         with self._lock:
             self.bodies.append(body)
             return len(self.bodies) - 1
@@ -223,8 +208,6 @@ def first(answer: Answer) -> Answer:
 
 
 def changed_values(change: Callable[[float], Any]) -> Spoil:
-    """Spoils each log-probability of prompts."""
-
     def spoil(_: int, body: Answer, answer: Answer) -> Answer:
         for row in first(answer).get("prompt_logprobs") or []:
             for one in (row or {}).values():
@@ -232,9 +215,8 @@ def changed_values(change: Callable[[float], Any]) -> Spoil:
         if logprobs := first(answer)["logprobs"]:
             values = logprobs["token_logprobs"]
             logprobs["token_logprobs"] = [None if value is None else change(value) for value in values]
-            logprobs["top_logprobs"] = [
-                row and {k: change(v) for k, v in row.items()} for row in logprobs["top_logprobs"]
-            ]
+            rows = logprobs["top_logprobs"]
+            logprobs["top_logprobs"] = [row and {key: change(one) for key, one in row.items()} for row in rows]
         return answer
 
     return spoil
@@ -294,20 +276,19 @@ def off_by_one(_: int, body: Answer, answer: Answer) -> Answer:
 def constant(_: int, body: Answer, answer: Answer) -> Answer:
     """Each token has the same likelihood after any text."""
     rows = first(answer).get("prompt_logprobs") or []
-    ids = [None, *body["prompt"][1:]]
-    alike = [
+    first(answer)["prompt_logprobs"] = [
         row and {"319": {"logprob": -1.2345678}, str(token): {"logprob": -math.pi - token / 1000}}
-        for row, token in zip(rows, ids, strict=False)
+        for row, token in zip(rows, body["prompt"], strict=False)
     ]
-    first(answer)["prompt_logprobs"] = alike
     return echoless(answer)
 
 
 def other_tokens(_: int, body: Answer, answer: Answer) -> Answer:
     """The likelihoods are of the tokens' neighbours in the vocabulary."""
     rows = first(answer).get("prompt_logprobs") or []
-    changed = [row and {str(int(token) + 1000): one for token, one in row.items()} for row in rows]
-    first(answer)["prompt_logprobs"] = changed
+    first(answer)["prompt_logprobs"] = [
+        row and {str(int(token) + 1000): one for token, one in row.items()} for row in rows
+    ]
     return echoless(answer)
 
 

@@ -83,34 +83,22 @@ def command_of(process: int) -> str:
     return ""
 
 
+def noted(file: Path) -> list[list[str]]:
+    with contextlib.suppress(OSError):
+        return [line.split() for line in file.read_text().splitlines()]
+    return []
+
+
 def started(folder: Path) -> tuple[list[int], list[int]]:
     """Return the processes that servers of a project noted, and their ports."""
-    with contextlib.suppress(OSError):
-        lines = [line.split() for line in (folder / "starts.txt").read_text().splitlines()]
-        return [int(line[0]) for line in lines], [int(line[1]) for line in lines if len(line) == 2]
-    return [], []
-
-
-def apart_from(folder: Path) -> list[int]:
-    """Return the children that servers put into sessions of their own."""
-    with contextlib.suppress(OSError):
-        lines = (folder / "starts.txt").read_text().splitlines()
-        return [int(line.split()[0]) for line in lines if line.endswith("apart")]
-    return []
+    lines = noted(folder / "starts.txt")
+    return [int(line[0]) for line in lines], [int(line[1]) for line in lines if len(line) == 2]
 
 
 def has_ended(folder: Path) -> bool:
     """Return whether a server has been ended, of which the children ignore SIGTERM for five seconds."""
     processes, ports = started(folder)
     return bool(ports) and not command_of(processes[0])
-
-
-def sessions(folder: Path) -> list[int]:
-    """Return pytest's process, not those of xdist's workers."""
-    with contextlib.suppress(OSError):
-        lines = (folder / "sessions.txt").read_text().splitlines()
-        return [int(line.split()[1]) for line in lines if line.startswith("pytest ")]
-    return []
 
 
 def guards_of(folder: Path) -> list[int]:
@@ -137,7 +125,7 @@ def killed(python: str, folder: Path, way: tuple[str, signal.Signals, int], seco
     until, victims = time.monotonic() + seconds, list[int]()
     while session.poll() is None and not (victims and time.monotonic() > until):
         victims = {
-            "pytest": sessions(folder),
+            "pytest": [int(line[1]) for line in noted(folder / "sessions.txt") if line[0] == "pytest"],
             "guard": guards_of(folder),
             "ending guard": guards_of(folder) if has_ended(folder) else [],
             "server": started(folder)[0][:1],
@@ -155,7 +143,7 @@ def killed(python: str, folder: Path, way: tuple[str, signal.Signals, int], seco
     while left and time.monotonic() < until:
         processes, ports = started(folder)
         if "guard" in target and victims:  # nobody else sees what has left the server's group
-            for apart in apart_from(folder):
+            for apart in [int(line[0]) for line in noted(folder / "starts.txt") if line[-1] == "apart"]:
                 processes.remove(apart)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(apart, signal.SIGKILL)

@@ -19,7 +19,6 @@ QUIET = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "
 
 @contextlib.contextmanager
 def running(command: list[str], log: Path, port: int, **env: str) -> Iterator[str]:
-    """Run a server; yields its address."""
     url = f"http://127.0.0.1:{port}/v1"
     with log.open("w") as out:
         variables = {**os.environ, **QUIET, **env}
@@ -49,7 +48,6 @@ def free_port() -> int:
 
 
 def write_f32(checkpoint: Path, folder: Path) -> Path:
-    """Write the float32 GGUF of a checkpoint."""
     import transformers
 
     from tests.engines.gguf.converting import write_gguf
@@ -71,7 +69,6 @@ def llama_cpp_serves(checkpoint: Path, folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def vllm_serves(checkpoint: Path, folder: Path) -> Iterator[str]:
-    """Run a server of vLLM with a checkpoint; yields its address."""
     port = free_port()
     command = f"-m vllm.entrypoints.openai.api_server --model {checkpoint} --served-model-name {NAME} --port {port}"
     command += f" --host 127.0.0.1 --dtype float32 --max-model-len {ROOM} --enforce-eager"

@@ -19,6 +19,7 @@ from pytest_lmgate.tools.drill.in_server import InServer
 from pytest_lmgate.tools.drill.planting import NotPlanted
 from pytest_lmgate.windows.tokens import PromptIds
 from tests.end_to_end.projects import environment
+from tests.engines.numbers import one_window
 from tests.engines.projects import Project, text_of
 from tests.engines.server.conftest import entry_of
 from tests.engines.server.faulty import NAME, Bigrams, FaultyServer, normalized
@@ -38,6 +39,14 @@ class Ending(Bigrams):
         scores = np.random.default_rng(1).normal(size=self.logprobs.shape)
         scores[::7, EOS] = 9
         self.logprobs = self.reported = normalized(scores)
+        self.end = EOS
+
+    def weighed(self, row: Any, ids: list[int], body: dict[str, Any]) -> Any:
+        row = row.copy()
+        for token, bias in body.get("logit_bias", {}).items():
+            row[int(token)] += bias
+        row[list(set(ids))] *= body.get("repetition_penalty", 1.0)
+        return row
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any]:
         if messages := body.get("messages"):
@@ -45,24 +54,7 @@ class Ending(Bigrams):
             answer = self.answer({**body, "prompt": text, "messages": None})
             answer["choices"][0]["message"] = {"role": "assistant", "content": answer["choices"][0].pop("text")}
             return answer
-        if body.get("prompt_logprobs") is not None or body.get("echo"):
-            return super().answer(body)
-        prompt = body["prompt"]
-        ids = self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else list(prompt)
-        read, drawn = len(ids), np.random.default_rng(body.get("seed"))
-        while len(ids) < read + body["max_tokens"] and (ids[-1] != EOS or len(ids) == read):
-            row = self.logprobs[ids[-1]].copy()
-            for token, bias in body.get("logit_bias", {}).items():
-                row[int(token)] += bias
-            row[list(set(ids))] *= body.get("repetition_penalty", 1.0)
-            if temperature := body["temperature"]:
-                row = row / temperature + drawn.gumbel(size=len(row))
-            ids.append(int(row.argmax()))
-        written, ended = ids[read:], ids[-1] == EOS and len(ids) > read
-        choice = {"text": self.tokenizer.decode(written, skip_special_tokens=True), "token_ids": written}
-        choice["finish_reason"] = "stop" if ended else "length"
-        usage = {"prompt_tokens": read, "completion_tokens": len(written)}
-        return {"model": NAME, "choices": [choice], "usage": usage}
+        return super().answer(body)
 
 
 @pytest.fixture
@@ -91,7 +83,8 @@ def written(runner: Any, some: list[PromptIds], **settings: Any) -> list[str]:
 
 def asked(url: str, body: dict[str, Any]) -> Any:
     """Ask the server by this test's own hand."""
-    content = json.dumps({"model": NAME, "max_tokens": NEW, "temperature": 0.0, **body}).encode()
+    how = {"model": NAME, "max_tokens": NEW, "temperature": 0.0, "return_token_ids": True}
+    content = json.dumps({**how, **body}).encode()
     with urllib.request.urlopen(urllib.request.Request(f"{url}/completions", content)) as answer:
         return json.loads(answer.read())["choices"][0]
 
@@ -141,13 +134,7 @@ def test_the_server_reads_other_tokens_which_the_gate_notices_by_their_count(
 
 
 def likelihoods(runner: Any) -> Any:
-    from pytest_lmgate.windows.protocols import WindowPlan
-    from pytest_lmgate.windows.requests import window_requests
-    from pytest_lmgate.windows.tokens import Streams
-
-    row = np.random.default_rng(0).integers(3, 300, 60)
-    plan = WindowPlan(*(np.array([number]) for number in (0, 0, len(row), 1)), np.array([False]))
-    requests = window_requests(Streams([row]), plan, "text")
+    requests = one_window(np.random.default_rng(0).integers(3, 300, 60))
     with runner.measuring():
         runner.prepare(requests)
         return runner.score([requests.make(0)])[0].tolist()
@@ -160,10 +147,8 @@ def test_a_fault_of_strength_0_gives_the_same_bits(
     runner = broken(served(ending.url, key="SERVED_KEY"), "temperature", 0)
     assert likelihoods(runner) == likelihoods(served(ending.url))
     assert written(runner, prompts(tokenizer)) == written(served(ending.url), prompts(tokenizer))
-    assert {"Bearer sk-very-secret"} == {
-        headers.get("Authorization", "Bearer sk-very-secret") for headers in ending.headers
-    }
-    assert any("Authorization" in headers for headers in ending.headers)
+    sent = {headers["Authorization"] for headers in ending.headers if "Authorization" in headers}
+    assert sent == {"Bearer sk-very-secret"}
     runner.close()
 
 

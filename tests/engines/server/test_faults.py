@@ -1,6 +1,5 @@
 """What goes wrong with servers: passing trouble is waited out, and anything else is one clear error, never a number."""
 
-import json
 import math
 import time
 from collections.abc import Callable
@@ -33,7 +32,6 @@ def no_experiment_between(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def later(spoil: Spoil) -> Spoil:
-    """Spoils what comes after the experiment."""
     return lambda number, body, answer: spoil(number, body, answer) if number >= PROBE else answer
 
 
@@ -69,39 +67,24 @@ def test_passing_trouble_changes_no_number(faulty: FaultyServer, served: Callabl
     ("spoil", "said"),
     [
         (later(lambda *_: (500, {"error": {"message": "CUDA error"}})), "HTTP 500: CUDA error (tried 2 times)"),
-        (
-            lambda *_: (503, {"detail": "loading"}),
-            "HTTP 503: loading (tried 2 times, up to 1 s each); check that it runs",
-        ),
+        (lambda *_: (503, {"detail": "loading"}), "HTTP 503: loading (tried 2 times, up to 1 s each); check that"),
         (lambda *_: (429, {}, {"Retry-After": "900"}), "HTTP 429: {} and asks for a wait of 900 s (tried once"),
         (lambda *_: None, "RemoteProtocolError: Server disconnected without sending a response"),
         (faults.slow(1.5), "ReadTimeout: timed out (tried 2 times, up to 1 s each)"),
         (lambda *_: (401, {"error": {"message": "no key"}}), "HTTP 401: no key; it may need a key:"),
         (lambda *_: (307, {}, {"Location": "http://x/"}), "HTTP 307: {}; it moved to http://x/: check models.m.server"),
-        (
-            lambda *_: "<!DOCTYPE html><html>Sign in",
-            "expected a JSON object, got text/html that begins '<!DOCTYPE html>",
-        ),
+        (lambda *_: "<!DOCTYPE html><html>Sign in", "expected a JSON object, got text/html that begins '<!DOCTYPE"),
         (lambda *_: {"choices": []}, "expected one completion under choices, got"),
-        (faults.without_echo, "expected a list under prompt_logprobs, got None; by echo"),
-        (faults.without_echo, "by echo with token ids and echo with text: expected a mapping with token_logprobs"),
+        (faults.without_echo, "got None; by echo with token ids and echo with text: expected a mapping with token_log"),
         (faults.off_by_one, "expected no change before it; the likelihoods may be off by one token"),
         (faults.constant, "the likelihood of a token does not depend on the tokens before it"),
         (faults.other_tokens, "expected the likelihood of token id"),
-        (changed_rows(lambda rows: rows[:-1]), "tokens of the prompt, got"),
         (changed_rows(lambda rows: [*rows, rows[-1]]), "tokens of the prompt, got"),
         (changed_rows(lambda rows: [*rows[:5], None, *rows[6:]]), "token 5 has no likelihood: None"),
-        (changed_values(lambda _: None), "has no likelihood: expected a number, got None"),
         (changed_values(lambda value: round(value, 3)), "the likelihoods are rounded to 4 decimals or fewer, as -"),
         (changed_values(faults.half), "the likelihoods are in half precision, as -"),
-        (
-            changed_values(lambda value: -value),
-            "is not a log-likelihood: expected 0 or less; does the server give logits",
-        ),
-        (
-            changed_values(lambda value: value - 9),
-            "expected -5.768 or more; does the server give logits",
-        ),
+        (changed_values(lambda value: -value), "is not a log-likelihood: expected 0 or less; does the server give"),
+        (changed_values(lambda value: value - 9), "expected -5.768 or more; does the server give logits"),
         (changed_values(str), "has no likelihood: expected a number, got '-"),
         (changed_values(lambda _: float("nan")), "nan is not a log-likelihood: expected 0 or less"),
         (later(changed_rows(lambda rows: rows[:-1])), "tokens of the prompt, got 1"),
@@ -109,7 +92,6 @@ def test_passing_trouble_changes_no_number(faulty: FaultyServer, served: Callabl
         (later(changed_values(lambda _: float("nan"))), "nan is not a log-likelihood"),
         (later(changed_values(lambda value: -value)), "is not a log-likelihood"),
         (later(changed_values(lambda _: -9999.0)), "infinite log-likelihood of token"),
-        (later(lambda *_: "<html>"), "expected a JSON object, got text/html that begins '<html>'"),
         (later(lambda *_: (400, {"error": {"message": "too long"}})), "HTTP 400: too long"),
     ],
 )
@@ -163,24 +145,14 @@ def test_numbers_of_every_honest_server_are_accepted(faulty: FaultyServer, serve
                 assert np.abs(nll_of(runner, PROTOCOL) - expected_nll(faulty, runner)).max() < 1e-12
 
 
-@pytest.mark.parametrize("models", [{"data": []}, {"data": [{"id": "tiny-2"}, {"id": "large"}]}])
-def test_a_model_that_the_server_does_not_know_is_an_error(
-    faulty: FaultyServer, served: Callable[..., Any], models: Any
-) -> None:
-    faulty.models = models
-    names = ", ".join(each["id"] for each in models["data"]) or "none"
-    with pytest.raises(ModelError, match=f"has no model 'tiny'.*; it has {names}: check models.m.model"):
-        served(faulty.url)
-
-
-@pytest.mark.parametrize("models", [(404, {}), {"data": [{"id": "large"}]}], ids=["unlisted", "listed"])
+@pytest.mark.parametrize("models", [(404, {}), {"data": [{"id": "large"}, {"id": "xl"}]}], ids=["unlisted", "listed"])
 def test_a_model_that_the_server_has_no_longer_is_an_error(
     faulty: FaultyServer, served: Callable[..., Any], models: Any
 ) -> None:
     runner = served(faulty.url)
     faulty.models = models
     faulty.spoil = lambda *_: (404, {"error": {"message": f"The model `{NAME}` does not exist."}})
-    listed = "it has large" if isinstance(models, dict) else f"HTTP 404: The model `{NAME}` does not exist"
+    listed = "it has large, xl" if isinstance(models, dict) else f"HTTP 404: The model `{NAME}` does not exist"
     for measure in (lambda: nll_of(runner, PROTOCOL), lambda: texts_of(runner, ["the cat"], max_new_tokens=5)):
         with pytest.raises(LmgateError, match=f"has no model 'tiny'.*{listed}.*: check models.m.model"):
             measure()
@@ -253,35 +225,24 @@ def test_the_space_before_the_first_word_is_left_out_where_the_tokenizer_leaves_
         return answer
 
     expected = texts_of(served(faulty.url, tokenizer=str(tmp_path)), prompts, max_new_tokens=5)
-    faulty.spoil = lambda number, body, answer: (
-        written(number, body, answer) if "token_ids" in first(answer) else answer
-    )
+    faulty.spoil = lambda _, body, answer: written(_, body, answer) if "token_ids" in first(answer) else answer
     sent = [first(written(0, body, faulty.bigrams.answer(body)))["text"] for body in faulty.bodies[1:]]
     assert any(text.startswith(" ") for text in sent)
     assert texts_of(served(faulty.url, tokenizer=str(tmp_path)), prompts, max_new_tokens=5) == expected
     faulty.close()
 
 
+LETTER = [{"text": "a", "finish_reason": "length"}]
+
+
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (
-            {"usage": {"prompt_tokens": 99}},
-            "row 0: the prompt has 2 tokens by tokenizer:, but the server counted 99",
-        ),
+        ({"usage": {"prompt_tokens": 99}}, "row 0: the prompt has 2 tokens by tokenizer:, but the server counted 99"),
         ({"usage": None}, "but the server counted none"),
-        (
-            {"choices": [{"text": "a", "finish_reason": "abort"}]},
-            "row 0: expected finish_reason stop or length, got 'abort'",
-        ),
+        ({"choices": [{"text": "a", "finish_reason": "abort"}]}, "expected finish_reason stop or length, got 'abort'"),
         ({"choices": [{"text": None, "finish_reason": "stop"}]}, "row 0: expected a text, got None"),
-        (
-            {
-                "choices": [{"text": "a", "finish_reason": "length"}],
-                "usage": {"prompt_tokens": 2, "completion_tokens": 30},
-            },
-            "row 0: a text of 30 tokens, but 5 were asked for",
-        ),
+        ({"choices": LETTER, "usage": {"prompt_tokens": 2, "completion_tokens": 30}}, "row 0: a text of 30 tokens"),
         ({"choices": [{"text": "the cat " * 9, "finish_reason": "stop"}]}, "tokens, but 5 were asked for"),
         ({"choices": [{"text": "a", "token_ids": [5] * 6, "finish_reason": "stop"}]}, "row 0: a text of 6 tokens"),
     ],
@@ -297,17 +258,8 @@ def test_nothing_is_left_to_the_defaults_of_a_server(faulty: FaultyServer, serve
     texts_of(served(faulty.url), ["the cat"], max_new_tokens=5, seed=3, top_k=4, temperature=0.5)
     greedy, drawn = faulty.bodies[1], faulty.bodies[3]
     plain = {"repetition_penalty": 1, "repeat_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0, "min_p": 0}
-    assert plain.items() <= greedy.items()
-    assert plain.items() <= drawn.items()
-    assert {
-        "temperature": 0,
-        "top_p": 1,
-        "top_k": 0,
-        "stop": ["x"],
-        "max_tokens": 5,
-        "model": NAME,
-    }.items() <= greedy.items()
-    assert {"temperature": 0.5, "top_p": 1, "top_k": 4}.items() <= drawn.items()
+    said = {"temperature": 0, "top_p": 1, "top_k": 0, "stop": ["x"], "max_tokens": 5, "model": NAME}
+    assert (plain | said).items() <= greedy.items()
+    assert (plain | {"temperature": 0.5, "top_p": 1, "top_k": 4}).items() <= drawn.items()
     assert "seed" not in greedy
     assert isinstance(drawn["seed"], int)
-    json.dumps(drawn)

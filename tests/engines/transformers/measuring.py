@@ -1,11 +1,8 @@
 """The loop on models in memory: what a measurement does, without cache and files."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
@@ -20,7 +17,6 @@ from pytest_lmgate.engines.transformers.head import Scorer, prove_head
 from pytest_lmgate.engines.transformers.loading import LoadedModel, load_checkpoint
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.errors import ModelError
-from pytest_lmgate.measure import loop
 from pytest_lmgate.measure.divergence import ModelPair, compare
 from pytest_lmgate.measure.loop import Job, Log, ScoringResult, score_requests
 from pytest_lmgate.measure.texts import generate
@@ -34,26 +30,6 @@ from tests.models.zoo import loaded as loaded_model
 
 Floats = NDArray[Any]
 IDS = torch.from_numpy(documents(30).ids[0])
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Where interrupted work is kept.
-
-    Attributes:
-        known: What an earlier run measured, NaN where it did not; None to begin afresh.
-        save: Called with such an array now and then.
-        every: Seconds between two calls.
-    """
-
-    known: Floats | None = None
-    save: Callable[[Floats], None] = lambda _: None
-    every: float = loop.SAVE_SECONDS
-
-    def applied(self, job: Job) -> Job:
-        """Return a measurement that is kept here."""
-        partial = None if self.known is None else StoredResult({"measured": self.known})
-        return dataclasses.replace(job, partial=partial, keep=lambda entry: self.save(entry.arrays["measured"]))
 
 
 def load(folder: Path, **options: Any) -> LoadedModel:
@@ -82,18 +58,16 @@ def prove_causal(model: Any, ids: Tensor = IDS) -> None:
         raise refusals[0]
 
 
-def job_of(**how: Any) -> Job:
-    """Make a job of its own fields and those of its log."""
+def job_of(known: Floats | None = None, save: Callable[[Floats], None] = lambda _: None, **how: Any) -> Job:
+    """Make a job of its own fields and those of its log, that goes on from what is `known` and saves what it knows."""
     log = Log(**{name: how.pop(name) for name in ("progress", "note", "remark") if name in how})
-    return Job(log=log, **how)
+    partial = None if known is None else StoredResult({"measured": known})
+    return Job(log=log, **{"partial": partial, "keep": lambda entry: save(entry.arrays["measured"]), **how})
 
 
-def scored(loaded: LoadedModel, requests: Requests, *, kept: Kept | None = None, **how: Any) -> ScoringResult:
+def scored(loaded: LoadedModel, requests: Requests, **how: Any) -> ScoringResult:
     """Score requests; `how` is of `job_of`."""
-    kept = kept or Kept()
-    job = kept.applied(job_of(**{"model": loaded.name, "dataset": "d", **how}))
-    with mock.patch.object(loop, "SAVE_SECONDS", kept.every):
-        return score_requests(TransformersRunner(loaded, None), requests, job)
+    return score_requests(TransformersRunner(loaded, None), requests, job_of(model=loaded.name, **how))
 
 
 def measure_nll(loaded: LoadedModel, streams: Streams, plan: WindowPlan, *, dataset: str = "d", **how: Any) -> Floats:
@@ -109,7 +83,6 @@ def measure_pseudo_nll(loaded: LoadedModel, pieces: Sequence[Piece], *, dataset:
 
 
 def measure_conditional_nll(loaded: LoadedModel, pairs: Sequence[Pair], *, dataset: str = "d", **how: Any) -> Floats:
-    """Score the targets of pairs."""
     return scored(loaded, pair_requests(pairs, dataset), dataset=dataset, **how).nll
 
 
@@ -119,13 +92,9 @@ def pair_of(p: LoadedModel, q: LoadedModel, **options: Any) -> ModelPair:
 
 
 def measure_divergence(
-    pair: ModelPair, streams: Streams, plan: WindowPlan, *, dataset: str = "d", kept: Kept | None = None, **how: Any
+    pair: ModelPair, streams: Streams, plan: WindowPlan, *, dataset: str = "d", **how: Any
 ) -> Floats:
-    """Compare two models."""
-    kept = kept or Kept()
-    job = kept.applied(job_of(model="q against p", dataset=dataset, **how))
-    with mock.patch.object(loop, "SAVE_SECONDS", kept.every):
-        return compare(pair, window_requests(streams, plan, dataset), job)
+    return compare(pair, window_requests(streams, plan, dataset), job_of(model="q against p", dataset=dataset, **how))
 
 
 def generate_texts(
@@ -137,17 +106,13 @@ def generate_texts(
     context: int | None,
     known: dict[int, str] | None = None,
     save: Callable[[dict[int, str]], None] = lambda _: None,
-    every: float = loop.SAVE_SECONDS,
     **how: Any,
 ) -> list[str]:
-    """Write a text for each prompt."""
     partial = StoredResult({}, {"texts": {str(row): (text, None) for row, text in (known or {}).items()}})
     keep: Callable[[StoredResult], None] = lambda entry: save(  # noqa: E731
         {int(row): text for row, (text, _) in entry.facts["texts"].items()}
     )
     job = job_of(model=loaded.name, dataset=dataset, partial=partial, keep=keep, **how)
-    runner = TransformersRunner(loaded, context)
-    with mock.patch.object(loop, "SAVE_SECONDS", every):
-        chats = Chats.of(prompts, runner.tokenizer, {}, model=loaded.name)
-        has_encoder = loaded.is_encoder_decoder
-        return generate(runner, prompts, settings, job, context=context, chats=chats, has_encoder=has_encoder).texts
+    runner, has_encoder = TransformersRunner(loaded, context), loaded.is_encoder_decoder
+    chats = Chats.of(prompts, runner.tokenizer, {}, model=loaded.name)
+    return generate(runner, prompts, settings, job, context=context, chats=chats, has_encoder=has_encoder).texts

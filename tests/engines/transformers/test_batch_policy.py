@@ -11,12 +11,12 @@ import torch
 from pytest_lmgate.engines.tokenizers import tokenizer_facts
 from pytest_lmgate.engines.transformers.head import follows_length
 from pytest_lmgate.errors import ModelError
+from pytest_lmgate.measure import loop
 from pytest_lmgate.windows.protocols import WindowPlan
 from pytest_lmgate.windows.requests import Pair, cut_pieces
 from pytest_lmgate.windows.tokens import Streams
 from tests.engines.transformers import writing
 from tests.engines.transformers.measuring import (
-    Kept,
     measure_conditional_nll,
     measure_divergence,
     measure_nll,
@@ -209,8 +209,9 @@ def test_an_interrupted_run_goes_on_with_the_same_batches_and_the_same_bits(
 ) -> None:
     """Half precision moves with what a batch holds, so that what is left to do must not decide that."""
     monkeypatch.setattr(f"{RUNNER}._CPU_TOKENS", 130)
+    monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
     model, saved = build("llama", dtype=dtype), list[np.ndarray[Any, Any]]()
-    whole = measure_nll(loaded(model), STREAMS, PLAN, kept=Kept(save=lambda nll: saved.append(nll.copy()), every=0.0))
+    whole = measure_nll(loaded(model), STREAMS, PLAN, save=lambda nll: saved.append(nll.copy()))
     assert len(saved) >= 2
-    for known in saved:
-        assert (measure_nll(loaded(model), STREAMS, PLAN, kept=Kept(known)) == whole).all()
+    for known in saved[:]:
+        assert (measure_nll(loaded(model), STREAMS, PLAN, known=known) == whole).all()

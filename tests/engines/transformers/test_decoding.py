@@ -9,11 +9,12 @@ import transformers
 from pytest_lmgate.engines.transformers import decoding
 from pytest_lmgate.engines.transformers.decoding import Decoding
 from pytest_lmgate.errors import ConfigError, ModelError
+from pytest_lmgate.measure import loop
 from pytest_lmgate.measure.loop import Progress
 from pytest_lmgate.settings.gate_options import GenerationSettings
 from tests.engines.transformers.writing import NEW, PROMPTS, TOKENIZER, alone, prompts, subject, written
 from tests.models.encoders import encoder_decoder, framed_tokenizer
-from tests.models.zoo import build, loaded, lora, word_tokenizer
+from tests.models.zoo import build, loaded, lora, word_tokenizer, words
 
 # Hybrid, windows of attention, learnt positions, rotary ones, state space, experts, and recurrent.
 CAUSAL = ("falcon_h1", "gemma2", "gpt2", "llama", "mixtral", "rwkv")
@@ -47,6 +48,13 @@ def test_beam_search_is_that_of_generate_and_the_checkpoints_own_way_of_decoding
     for count, texts in expected.items():
         assert written(model, tokenizer, PROMPTS, num_beams=count) == texts
     assert model.generation_config.to_dict() == before
+
+
+def test_a_padding_token_without_an_embedding_is_not_read(llama: Any) -> None:
+    tokenizer = word_tokenizer()
+    tokenizer.add_special_tokens({"pad_token": "<added>"})
+    assert tokenizer.pad_token_id == llama.config.vocab_size
+    assert written(llama, tokenizer, PROMPTS) == alone(llama, TOKENIZER, PROMPTS)
 
 
 class HeedlessLlama(transformers.LlamaForCausalLM):
@@ -166,7 +174,8 @@ def test_out_of_memory_halves_the_batch_and_goes_on_with_smaller_ones(
     assert max(sizes[4:]) == 3
 
 
-def test_an_interrupted_run_goes_on_with_the_rows_that_are_missing(llama: Any) -> None:
+def test_an_interrupted_run_goes_on_with_the_rows_that_are_missing(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
     expected, saved = written(llama, TOKENIZER, PROMPTS), list[dict[int, str]]()
 
     def interrupt(texts: dict[int, str]) -> None:
@@ -175,7 +184,7 @@ def test_an_interrupted_run_goes_on_with_the_rows_that_are_missing(llama: Any) -
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        written(llama, TOKENIZER, PROMPTS, batch_size=2, save=interrupt, every=0.0)
+        written(llama, TOKENIZER, PROMPTS, batch_size=2, save=interrupt)
     assert [len(texts) for texts in saved] == [2, 4, 4], "the last time by the interrupt"
     assert all(expected[row] == text for row, text in saved[-1].items())
     told: list[Progress] = []
@@ -205,9 +214,6 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
 def ids(text: str) -> list[int]:
     return TOKENIZER(text, add_special_tokens=False)["input_ids"]  # type: ignore[no-any-return]
-
-
-# A text ends before the first stop string in it, wherever that begins and ends among the tokens.
 
 
 @pytest.mark.parametrize("template", ["$A </s>", "<s> $A </s>"])
@@ -255,10 +261,9 @@ def test_an_encoder_decoder_model_stops_too() -> None:
     assert written(model, tokenizer, PROMPTS, stop="5") == [_cut(text, "5") for text in plain]
 
 
-def test_the_prompts_own_text_stops_nothing(llama: Any, plain: list[str]) -> None:
+def test_a_stop_string_that_begins_in_the_prompt_stops_nothing(llama: Any, plain: list[str]) -> None:
     # The blank before the first word stands between prompt and text, and belongs to neither.
     prompt, text = PROMPTS[0], plain[0]
-    assert written(llama, TOKENIZER, [prompt], stop=[prompt.split()[-1], prompt]) == [text]
     assert written(llama, TOKENIZER, [prompt], stop=f"{prompt.split()[-1]} {text.split()[0]}") == [text]
 
 
@@ -284,3 +289,26 @@ def test_a_causal_model_reads(
     (text,) = written(llama, tokenizer, [prompt])
     assert read == [expected]
     assert text
+
+
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_a_sample_does_not_depend_on_the_batch(name: str) -> None:
+    model, tokenizer = subject(name)
+    how = {"seed": 3, "temperature": 1.3, "top_k": 40, "top_p": 0.95}
+    first = written(model, tokenizer, PROMPTS, batch_size=1, **how)
+    assert all(written(model, tokenizer, PROMPTS, batch_size=size, **how) == first for size in (3, "auto"))
+
+
+def test_sampling_leaves_the_generator_of_torch_as_it_was(llama: Any) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    written(llama, TOKENIZER, PROMPTS, seed=3, temperature=1.0)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_of_samples_nothing_is_cut_off_unless_said() -> None:
+    """generate's own default keeps the 50 most likely tokens only."""
+    flat = build("llama", spread=1e-3)
+    texts = written(flat, TOKENIZER, ["w9"] * 50, max_new_tokens=40, seed=1, temperature=1.0)
+    assert {word for text in texts for word in text.split()} >= set(words())

@@ -22,10 +22,6 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
         (MemoryError(), True),
-        (
-            RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"),
-            True,
-        ),
         (RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."), True),
         (RuntimeError("MPS backend out of memory (MPS allocated: 18.00 GB)"), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
@@ -34,7 +30,6 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
         (RuntimeError("bad allocation"), True),
         (RuntimeError("size mismatch"), False),
         (ValueError("out of memory"), False),
-        (IndexError("index out of range"), False),
         (OSError(12), False),
     ],
 )
@@ -57,11 +52,6 @@ def test_the_budget_is_smaller_on_a_processor_and_where_logits_are_held_whole() 
     # On a GPU what a batch of tokens takes fits in 768 MiB.
     for kilobytes, tokens in ((130, 4096), (20, 32768), (0.1, 65536), (2**21, 1)):
         assert token_budget(CUDA, activation_bytes=kilobytes * 1000) == tokens
-
-
-# Which device.
-
-CUDA_12, ROCM = "cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n", "cuda: str = None\nhip: str = '6.3'\n"
 
 
 @pytest.fixture(autouse=True)
@@ -94,13 +84,11 @@ def test_the_device_found_without_torch_is_the_one_torch_would_take() -> None:
 @pytest.mark.parametrize(
     ("wanted", "worker", "found"),
     [
-        ("auto", 0, "cuda:0"),
         ("auto", 1, "cuda:1"),
         ("cuda", 4, "cuda:1"),
         ("cuda:2", 4, "cuda:2"),
         ("cpu", 1, "cpu"),
         ("auto", None, "cuda"),
-        ("cuda", None, "cuda"),
     ],
 )
 def test_a_worker_takes_a_gpu_of_its_own_by_turns(
@@ -117,8 +105,7 @@ def test_a_worker_takes_a_gpu_of_its_own_by_turns(
     ("version", "build"),
     [
         (None, ("cuda",)),  # an unusual build, of which the driver knows
-        (CUDA_12, ("cuda", "12.8")),
-        (ROCM, ("hip", "6.3")),
+        ("cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n", ("cuda", "12.8")),
         ("cuda: Optional[str] = None\nhip: Optional[str] = None\n", ()),
         ("cuda = '11.8'\n", ("cuda", "11.8")),
     ],
@@ -133,7 +120,7 @@ def test_what_torch_was_built_for_is_told_by_its_version_file(
 def test_devices_of_a_build_for_rocm_are_counted_by_torch_and_not_by_the_driver_of_cuda(
     tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    install(monkeypatch, tmp_path, ROCM)
+    install(monkeypatch, tmp_path, "cuda: str = None\nhip: str = '6.3'\n")
     card = types.SimpleNamespace(name="AMD Instinct MI300X", gcnArchName="gfx942")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
@@ -191,7 +178,6 @@ def test_the_driver_tells_the_name_and_the_compute_capability_of_each_card(monke
 @pytest.mark.parametrize(
     ("driver", "visible", "found"),
     [
-        (_driver(2), None, 2),
         (_driver(0), None, 0),
         (_driver(2, code=100), None, 0),
         (None, None, 0),

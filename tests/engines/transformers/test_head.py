@@ -57,7 +57,6 @@ CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
     "soft-cap": lambda logits: 30 * torch.tanh(logits / 30),
     "forbidden token": lambda logits: logits.masked_fill(torch.arange(VOCABULARY) == 5, -1e9),
     "permutation": lambda logits: logits.flip(-1),
-    "clamp": lambda logits: logits.clamp(-20, 20),
     "normalization": lambda logits: torch.log_softmax(logits, -1),
     "fewer tokens": lambda logits: logits[..., :-4],
 }

@@ -11,7 +11,7 @@ from torch import Tensor
 from pytest_lmgate.errors import ModelError, NonFiniteError
 from pytest_lmgate.windows.protocols import WindowPlan
 from pytest_lmgate.windows.tokens import Streams
-from tests.engines.transformers.measuring import Kept, measure_nll
+from tests.engines.transformers.measuring import measure_nll
 from tests.models.zoo import VOCABULARY, build, documents, loaded, naive_nll, sliding
 
 STREAMS = documents(70, 9, 41, 2, 30)
@@ -36,8 +36,8 @@ class Watched:
 
     def batches(self, streams: Streams = STREAMS, plan: WindowPlan = PLAN) -> list[tuple[int, int]]:
         """Without those that prove what the model is like: all that a measurement runs that is known already."""
-        proof, known = Watched(self._most), Kept(np.zeros(int(plan.targets.sum())))
-        measure_nll(loaded(proof.model), streams, plan, kept=known)
+        proof = Watched(self._most)
+        measure_nll(loaded(proof.model), streams, plan, known=np.zeros(int(plan.targets.sum())))
         return self.shapes[len(proof.shapes) :]
 
 
@@ -142,11 +142,8 @@ def test_measuring_leaves_the_model_as_it_was_and_dropout_is_off_meanwhile() -> 
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     first, second = (measure_nll(loaded(model), STREAMS, PLAN) for _ in range(2))
     assert (first == second).all()
-    assert (model.training, model.transformer.h[0].training, model.transformer.h[1].attn.training) == (
-        True,
-        False,
-        True,
-    )
+    modules = (model, model.transformer.h[0], model.transformer.h[1].attn)
+    assert [module.training for module in modules] == [True, False, True]
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert not model.lm_head._forward_pre_hooks
     assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())

@@ -94,16 +94,6 @@ def test_a_model_whose_head_cannot_be_split_off_is_compared_all_the_same(monkeyp
             assert found == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
-@pytest.mark.parametrize("side_by_side", [True, False])
-def test_the_batch_size_does_not_matter(side_by_side: bool) -> None:
-    p = build("llama")
-    q = noisy(p)
-    one = measure_divergence(pair(p, q, side_by_side=side_by_side), STREAMS, PLAN, batch_size=1)
-    for size in (3, "auto"):
-        other = measure_divergence(pair(p, q, side_by_side=side_by_side), STREAMS, PLAN, batch_size=size)
-        assert other == pytest.approx(one, rel=1e-6, abs=1e-6)
-
-
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_by_way_of_the_disk_the_numbers_are_the_same(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     p = build("llama")

@@ -30,7 +30,6 @@ NF4_HEAD_TOO = "{load_in_4bit: true, bnb_4bit_quant_type: nf4, llm_int8_skip_mod
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Llama in float32; not to be changed."""
     folder = tmp_path_factory.mktemp("llama")
     build("llama").save_pretrained(folder)
     word_tokenizer().save_pretrained(folder)

@@ -15,7 +15,6 @@ from tests.models.zoo import CONTEXT, build, loaded, word_tokenizer, words
 
 
 def prompts(*lengths: int, seed: int = 0) -> list[str]:
-    """Return random prompts of so many words."""
     generator = np.random.default_rng(seed)
     return [" ".join(words()[index] for index in generator.integers(0, 90, size=length)) for length in lengths]
 
@@ -27,7 +26,6 @@ PROMPTS = prompts(3, 9, 1, 5, 9, 17, 4)
 
 
 def subject(name: str) -> tuple[Any, Any]:
-    """Return a model and its tokenizer."""
     return (encoder_decoder(name), framed_tokenizer()) if name in ENCODER_DECODERS else (build(name), TOKENIZER)
 
 
@@ -56,7 +54,7 @@ def alone(model: Any, tokenizer: Any, rows: Sequence[str], **how: Any) -> list[s
 
 def written(model: Any, tokenizer: Any, rows: Sequence[Any], *, context: int | None = CONTEXT, **how: Any) -> list[str]:
     """Generate by the engine; settings and arguments of `generate_texts` by name."""
-    beside = {key: how.pop(key) for key in ("batch_size", "known", "save", "every", "progress") if key in how}
+    beside = {key: how.pop(key) for key in ("batch_size", "known", "save", "progress") if key in how}
     stop = how.pop("stop", ())
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     settings = GenerationSettings(**{"max_new_tokens": NEW, "stop": stops, **how})

@@ -41,16 +41,11 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
     return travelled
 
 
-def test_a_worker_makes_the_model_that_was_described(recipe: Recipe) -> None:
+def test_a_worker_makes_the_model_that_was_described_or_says_how_it_differs(recipe: Recipe, tmp_path: Path) -> None:
     model = recipe.model("node-1")
-
     assert model.ingredients == recipe.ingredients
     assert isinstance(model.open(), Runner)
-
-
-def test_other_weights_on_a_worker_are_an_error_that_names_the_node(recipe: Recipe, tmp_path: Path) -> None:
     (tmp_path / "six.die").write_text('{"sides": 8}')
-
     with pytest.raises(ModelError, match=r"model 'six' differs on the node node-1 \(die: \w+.* -> \w+.*\)"):
         recipe.model("node-1")
 
@@ -79,15 +74,11 @@ def test_what_ray_says_is_one_line_with_its_reason(said: str, words: str) -> Non
     assert _words(RuntimeError(said)) == words
 
 
-def _requests() -> Requests:
-    return document_requests(*map(np.arange, (4, 7, 7, 5)))  # the two of 7 tokens are equal
+REQUESTS = document_requests(*map(np.arange, (4, 7, 7, 5)))  # the two of 7 tokens are equal
 
 
 def test_an_outline_has_the_lengths_of_all_and_the_text_of_few() -> None:
-    requests = _requests()
-
-    found = outline(requests)
-
+    requests, found = REQUESTS, outline(REQUESTS)
     assert found.lengths.tolist() == requests.lengths[requests.order].tolist() == sorted(found.lengths, reverse=True)
     assert (found.highest, found.tokens) == (requests.highest, requests.tokens)
     assert found.order.tolist() == list(range(len(found)))
@@ -103,4 +94,4 @@ def test_an_outline_leads_an_engine_to_the_same_batches() -> None:
             ends = [requests.make(int(requests.order[at])).ids.sum() for at in (0, 1, -1)]
             return Batching(int(requests.lengths.max()) * 2, remark=f"{ends} {requests.may_pad}")
 
-    assert _Looks().prepare(outline(_requests())) == _Looks().prepare(_requests())
+    assert _Looks().prepare(outline(REQUESTS)) == _Looks().prepare(REQUESTS)

@@ -27,6 +27,7 @@ from pytest_lmgate.windows.tokens import PromptIds
 from tests.end_to_end.projects import Project
 from tests.engines.fair_die import Dice, Die
 
+EXAMPLE = Path(__file__).parents[3] / "example_project"
 ROWS = 300
 # Half of the rows never change; the others are right with chances from 0.5 to 0.95.
 CHANCES = np.concatenate([np.ones(120), np.zeros(30), np.linspace(0.5, 0.95, 150)])
@@ -71,16 +72,15 @@ def measured(tmp_path: Path) -> Measured:
         (tmp_path / name).write_text(text)
 
     def run(gate: str, engine: _Coins | None = None, runs: int = 5) -> Calibrated:
-        data = "prompt: '{q}', references: a, max_new_tokens: 4"
+        quiz = "prompt: '{q}', references: a, max_new_tokens: 4"
         (tmp_path / "lmgate.yaml").write_text(
             "models: {coin: {path: model.coins}, twin: {path: model.coins}, die: {path: other.die}}\n"
-            f"datasets:\n  quiz: {{path: rows.jsonl, {data}}}\n  never: {{path: never.jsonl, {data}}}\n"
-            f"  one: {{path: one.jsonl, {data}}}\n  text: {{path: text.txt}}\ngates:\n  - {gate}\n"
+            f"datasets:\n  quiz: {{path: rows.jsonl, {quiz}}}\n  never: {{path: never.jsonl, {quiz}}}\n"
+            f"  one: {{path: one.jsonl, {quiz}}}\n  text: {{path: text.txt}}\ngates:\n  - {gate}\n"
         )
         backends = {"coins": engine or _Coins(), "fair-die": Dice()}
         evaluator = Evaluator(load_project(tmp_path), Options(cache=tmp_path / "cache"), users_backends=backends)
-        entry = find_gate(tmp_path / "lmgate.yaml", gates_of(tmp_path)[0])[0]
-        return calibrated(evaluator, entry.gate, runs)
+        return calibrated(evaluator, find_gate(tmp_path / "lmgate.yaml", gates_of(tmp_path)[0])[0].gate, runs)
 
     return run
 
@@ -111,7 +111,7 @@ def share_that_does_not_pass(tolerance: float, pairs: int) -> float:
 VARIANCE = float((CHANCES * (1 - CHANCES)).sum())
 
 
-def test_the_figures_of_rows_that_flip_with_known_chances_are_those_of_a_simulation(measured: Measured) -> None:
+def test_the_figures_of_rows_that_flip_with_known_chances_are_those_of_a_simulation(measured: Measured):
     tolerance, engine = 0.03, _Coins()
     found = measured(
         f"no_regression: {{metric: exact, model: coin, dataset: quiz, tolerance: {tolerance}}}", engine, 20
@@ -133,7 +133,7 @@ def test_the_figures_of_rows_that_flip_with_known_chances_are_those_of_a_simulat
     assert found.strict == pytest.approx(share_that_does_not_pass(tolerance, 400), abs=0.06)
 
 
-def test_a_floor_fails_a_healthy_model_as_often_as_new_runs_of_the_engine_do(measured: Measured) -> None:
+def test_a_floor_fails_a_healthy_model_as_often_as_new_runs_of_the_engine_do(measured: Measured):
     truth = drawn(20_000)
     limit = float(np.floor((truth.mean() - truth.std()) * ROWS) / ROWS)
     found = measured(f"exact_min: {{model: coin, dataset: quiz, limit: {limit}}}", runs=40)
@@ -146,7 +146,7 @@ def test_a_floor_fails_a_healthy_model_as_often_as_new_runs_of_the_engine_do(mea
     assert found.worth.other_rows.fails(-limit) == pytest.approx((rows < limit - 1e-9).mean(), abs=0.05)
 
 
-def test_runs_that_differ_as_a_whole_are_noticed_and_the_noise_is_theirs(measured: Measured) -> None:
+def test_runs_that_differ_as_a_whole_are_noticed_and_the_noise_is_theirs(measured: Measured):
     gate = "exact_min: {model: coin, dataset: quiz, limit: 0.6}"
     assert not measured(gate, _Coins(1), 10).worth.as_a_whole
     found = measured(gate, _Coins(1, drift=0.1), 10)
@@ -155,7 +155,7 @@ def test_runs_that_differ_as_a_whole_are_noticed_and_the_noise_is_theirs(measure
     assert found.worth.between_runs == pytest.approx(np.std(values, ddof=1))
 
 
-def test_a_deterministic_engine_is_measured_twice(measured: Measured) -> None:
+def test_a_deterministic_engine_is_measured_twice(measured: Measured):
     found = measured("ppl_max: {model: die, dataset: text, limit: 4.1, max_length: 8}", runs=9)
     assert (found.is_deterministic, len(found.runs)) == (True, 2)
     assert (found.worth.fails, found.worth.between_runs, found.worth.changed) == (0, 0, 0)
@@ -164,12 +164,11 @@ def test_a_deterministic_engine_is_measured_twice(measured: Measured) -> None:
 
 
 @pytest.mark.torch
-def test_divergences_of_a_deterministic_engine_are_calibrated(tmp_path: Path) -> None:
-    models = Path(__file__).parents[3] / "example_project" / "models"
+def test_divergences_of_a_deterministic_engine_are_calibrated(tmp_path: Path):
     file = tmp_path / "lmgate.yaml"
     file.write_text(
-        f"models: {{float: {{path: {models}/float}}, int4: {{path: {models}/int4}}}}\n"
-        f"datasets:\n  text: {{path: {models.parent}/data/bulletins.jsonl, limit: 3}}\n"
+        f"models: {{float: {{path: {EXAMPLE}/models/float}}, int4: {{path: {EXAMPLE}/models/int4}}}}\n"
+        f"datasets:\n  text: {{path: {EXAMPLE}/data/bulletins.jsonl, limit: 3}}\n"
         "gates:\n"
         "  - kl_max: {model: int4, reference: float, limit: 0.02, dataset: text}\n"
         "  - no_regression: {metric: kl, model: int4, reference: float, tolerance: 10%, dataset: text}\n"
@@ -197,9 +196,7 @@ def test_divergences_of_a_deterministic_engine_are_calibrated(tmp_path: Path) ->
         ("exact_min: {model: coin, dataset: quiz, limit: 0.68, confidence: 0.95}", _Coins(), "with --lmgate-strict"),
     ],
 )  # fmt: skip
-def test_a_report_says_how_often_the_gate_fails_and_what_would_hold(
-    gate: str, engine: _Coins, says: str, measured: Measured
-) -> None:
+def test_a_report_says_how_often_a_gate_fails_and_what_holds(gate: str, engine: _Coins, says: str, measured: Measured):
     lines, facts = _report(found := measured(gate, engine), "the gate")
     text = "\n".join(lines)
     assert [part for part in says.split("|") if part not in text] == [], text
@@ -217,7 +214,7 @@ def test_a_report_says_how_often_the_gate_fails_and_what_would_hold(
          "within: lmgate calibrate looks at losses only"),
     ],
 )  # fmt: skip
-def test_a_gate_whose_noise_is_unknown_is_an_error(gate: str, says: str, measured: Measured) -> None:
+def test_a_gate_whose_noise_is_unknown_is_an_error(gate: str, says: str, measured: Measured):
     with pytest.raises(LmgateError, match=says):
         measured(gate)
 
@@ -227,7 +224,6 @@ def test_a_gate_whose_noise_is_unknown_is_an_error(gate: str, says: str, measure
     [
         ("", "expected a GATE, or --limit with --rows"),
         ("--limit 0.7", "expected a GATE, or --limit with --rows"),
-        ("--rows 200", "expected a GATE, or --limit with --rows"),
         ("--limit 71 --rows 200", "expected a share of rows above 0 and at most 1, got 71"),
         ("--limit nan --rows 200", "expected a share of rows above 0 and at most 1, got nan"),
         ("--limit 0.7 --rows 200 --write", "--write: expected a GATE"),
@@ -235,40 +231,33 @@ def test_a_gate_whose_noise_is_unknown_is_an_error(gate: str, says: str, measure
         ("gate --runs 1", "--runs"),
     ],
 )
-def test_arguments_that_do_not_fit_are_usage_errors(arguments: str, says: str) -> None:
+def test_arguments_that_do_not_fit_are_usage_errors(arguments: str, says: str):
     done = CliRunner().invoke(app, ["calibrate", *arguments.split()], env={"COLUMNS": "300"})
     assert done.exit_code == 2
     assert says in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("rows", "limit", "share"), [(200, 0.71, 0.75), (20, 0.5, 0.7), (1000, 0.95, 0.96), (50, 0.94, 0.98)]
-)
-def test_a_floor_without_measuring_is_that_of_a_binomial_distribution(rows: int, limit: float, share: float) -> None:
-    found = floor(rows, limit, f"--share={share}")
-    below = math.ceil(limit * rows - 1e-9)
+@pytest.mark.parametrize(("rows", "limit", "share"), [(20, 0.5, 0.7), (1000, 0.95, 0.96), (50, 0.94, 0.98)])
+def test_a_floor_without_measuring_is_that_of_a_binomial_distribution(rows: int, limit: float, share: float):
+    def floor(*more: str) -> Any:
+        done = CliRunner().invoke(app, ["calibrate", f"--limit={limit}", f"--rows={rows}", *more, "--json"])
+        assert done.exit_code == 0, done.stderr
+        return json.loads(done.stdout)
 
     def fails(share: float) -> float:
+        below = math.ceil(limit * rows - 1e-9)
         return sum(math.comb(rows, k) * share**k * (1 - share) ** (rows - k) for k in range(below))
 
+    found = floor(f"--share={share}")
     assert found["fails"][f"{share:g}"] == pytest.approx(fails(share), abs=0.006)
     assert fails(share - found["seen"]) == pytest.approx(0.8, abs=0.03)
+    told = floor()
+    assert (set(told), len(told["fails"]) > 4) == ({"limit", "rows", "fails"}, True)
+    for share, found in told["fails"].items():
+        assert found == pytest.approx(fails(float(share)), abs=0.01)
 
 
-def test_a_floor_is_told_for_several_shares_where_none_is_given() -> None:
-    found = floor(200, 0.7)
-    fails = [found["fails"][share] for share in sorted(found["fails"], key=float)]
-    assert (set(found), len(fails)) == ({"limit", "rows", "fails"}, 7)
-    assert fails == sorted(fails, reverse=True)
-
-
-def floor(rows: int, limit: float, *more: str) -> Any:
-    done = CliRunner().invoke(app, ["calibrate", f"--limit={limit}", f"--rows={rows}", *more, "--json"])
-    assert done.exit_code == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def test_the_reason_stands_above_the_gate_and_all_else_is_as_it_was(tmp_path: Path) -> None:
+def test_the_reason_stands_above_the_gate_and_all_else_is_as_it_was(tmp_path: Path):
     file = tmp_path / "lmgate.yaml"
     file.write_text(
         "# mine\ngates:\n  # why\n  - exact_min: {model: m, dataset: d, limit: 0.7}  # kept\n"
@@ -290,9 +279,7 @@ def test_the_reason_stands_above_the_gate_and_all_else_is_as_it_was(tmp_path: Pa
         edited(file.read_text(), merged, "limit", 0.4, "# lmgate calibrate: no")
 
 
-def test_a_gate_that_does_not_hold_gets_the_limit_that_does_and_a_file_that_cannot_be_written_is_named(
-    measured: Measured, tmp_path: Path
-) -> None:
+def test_a_gate_that_does_not_hold_gets_the_limit_that_does_with_the_ends_of_lines(measured: Measured, tmp_path: Path):
     found = measured("exact_min: {model: coin, dataset: quiz, limit: 0.775, temperature: 1, seed: 7}", _Coins(1))
     assert not found.holds
     path = tmp_path / "lmgate.yaml"
@@ -307,9 +294,7 @@ def test_a_gate_that_does_not_hold_gets_the_limit_that_does_and_a_file_that_cann
         _write(dataclasses.replace(entry, file=tmp_path / "gone.yaml"), found)
 
 
-def test_without_a_file_or_with_a_wrong_one_there_is_no_gate_to_calibrate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_file_or_with_a_wrong_one_no_gate_is_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     failed = CliRunner().invoke(app, ["calibrate", "exact_min[m-d]"]).exception
     assert isinstance(failed, ConfigError)
@@ -334,7 +319,7 @@ def test_without_a_file_or_with_a_wrong_one_there_is_no_gate_to_calibrate(
         ("defaults: &d\n  gates:\n  - exact_min: {ARGUMENTS}\n<<: *d\n", False),
     ],
 )  # fmt: skip
-def test_a_value_that_other_gates_take_too_is_not_written(tmp_path: Path, text: str, is_alone: bool) -> None:
+def test_a_value_that_other_gates_take_too_is_not_written(tmp_path: Path, text: str, is_alone: bool):
     file = tmp_path / "lmgate.yaml"
     file.write_text(text := text.replace("ARGUMENTS", "model: m, dataset: d, limit: 0.7"))
     entry, _ = find_gate(file, "exact_min[m-d]")
@@ -346,34 +331,31 @@ def test_a_value_that_other_gates_take_too_is_not_written(tmp_path: Path, text: 
 
 
 @pytest.mark.torch
-def test_the_variation_between_runs_is_kept_in_the_baseline_of_the_same_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    example = Path(__file__).parents[3] / "example_project"
+def test_the_variation_of_runs_is_kept_in_the_baseline_of_one_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "lmgate.yaml").write_text(
-        f"models: {{writer: {{path: {example}/models/writer}}, broken: {{path: {example}/models/broken-writer}}}}\n"
-        f"datasets:\n  records: {{path: {example}/data/records.jsonl, limit: 6, references: bulletins,\n"
+        f"models: {{writer: {{path: {EXAMPLE}/models/writer}}}}\n"
+        f"datasets:\n  records: {{path: {EXAMPLE}/data/records.jsonl, limit: 6, references: bulletins,\n"
         '    prompt: "{place}, {season}.\\n{weather}\\n\\n"}\n'
         "gates:\n  - no_regression: {metric: chrf, model: writer, dataset: records, tolerance: 20%, temperature: 1,\n"
         "      max_new_tokens: 8, seed: 7}\n"
     )
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     monkeypatch.chdir(tmp_path)
-    baseline, (gate,) = tmp_path / "lmgate-baseline.json", gates_of(tmp_path)
-    run = CliRunner()
-    assert "has no entry of this model" in run.invoke(app, ["calibrate", gate, "--runs=2", "--write"]).output
-    project = Project(tmp_path)
+    baseline, (gate,), project = tmp_path / "lmgate-baseline.json", gates_of(tmp_path), Project(tmp_path)
+
+    def write(runs: int) -> str:
+        return CliRunner().invoke(app, ["calibrate", gate, f"--runs={runs}", "--write"]).output
+
+    assert "has no entry of this model" in write(2)
     project.run("--lmgate-update").expect(0)
-    done = run.invoke(app, ["calibrate", gate, "--runs=3", "--write"])
-    assert "written into lmgate-baseline.json: between runs the unchanged model varies by" in done.output
-    (entry,) = json.loads(baseline.read_text())["gates"].values()
-    assert entry["provenance"]["varies_by"] > 0
+    assert "written into lmgate-baseline.json: between runs the unchanged model varies by" in write(3)
     kept = baseline.read_text()
+    (entry,) = json.loads(kept)["gates"].values()
+    assert entry["provenance"]["varies_by"] > 0
     project.run("--lmgate-update").expect(0)
     assert baseline.read_text() == kept
-    text = (tmp_path / "lmgate.yaml").read_text()
-    (tmp_path / "lmgate.yaml").write_text(text.replace("models/writer}", "models/broken-writer}"))
-    assert "has no entry of this model" in run.invoke(app, ["calibrate", gate, "--runs=2", "--write"]).output
+    project.change("models/writer}", "models/broken-writer}")
+    assert "has no entry of this model" in write(2)
     project.run("--lmgate-update").expect(0)
     (entry,) = json.loads(baseline.read_text())["gates"].values()
     assert "varies_by" not in entry["provenance"]

@@ -10,6 +10,7 @@ import torch
 
 from tests.models import zoo
 from tests.models.tiny import word_level
+from tests.tools.fix.test_costs import quantize
 
 LAYERS, ROWS, TOKENS, WRITTEN, NEW = 3, 40, 24, 12, 6
 GATES = """
@@ -38,15 +39,6 @@ def make_model() -> Any:
     model = zoo.build("llama", num_hidden_layers=LAYERS).requires_grad_(False)
     model.lm_head.weight[2] *= 4
     return model
-
-
-def round_layers(layers: Any, bits: int) -> None:
-    """Round the linear layers of a block, or of all blocks, row by row."""
-    most = 2 ** (bits - 1) - 1
-    for layer in layers.modules():
-        if isinstance(layer, torch.nn.Linear):
-            step = layer.weight.abs().amax(1, keepdim=True) / most
-            layer.weight.copy_(torch.round(layer.weight / step) * step)
 
 
 def make_tokenizer() -> Any:
@@ -78,7 +70,7 @@ def make_project(folder: Path) -> None:
     (folder / "written.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for name in ("float", "int8"):
         if name == "int8":
-            round_layers(model.model.layers, 8)
+            quantize(model.model.layers, 8)
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     (folder / "lmgate.yaml").write_text(GATES)

@@ -27,7 +27,8 @@ from pytest_lmgate.tools.drill import plan
 from pytest_lmgate.tools.drill.faults import FAULTS
 from pytest_lmgate.tools.drill.planting import Broken, Fault
 from tests.end_to_end.projects import Project, environment
-from tests.tools.drill.conftest import EXACT, KL, LIMIT, PPL, make_model, make_tokenizer, round_layers
+from tests.tools.drill.conftest import EXACT, KL, LIMIT, PPL, make_model, make_tokenizer
+from tests.tools.fix.test_costs import quantize
 from tests.warm import warm_python
 
 # The tokens of the project's models are words, so that no regular expression cuts texts.
@@ -42,7 +43,11 @@ keep = Measurements._keep
 Measurements._keep = lambda *given: (keep(*given), os.kill(os.getpid(), signal.SIGKILL))
 main()
 """
+BASELINE = "  - no_regression: {metric: ppl, model: float, dataset: rows, tolerance: 2%}\n"
 WINDOWS = ", protocol: document, max_length: 32"
+
+
+Findings = dict[tuple[str, str], dict[str, Any]]
 
 
 def run(*arguments: str) -> str:
@@ -51,9 +56,17 @@ def run(*arguments: str) -> str:
     return result.stdout
 
 
-def findings(*arguments: str) -> dict[tuple[str, str], dict[str, Any]]:
+def findings(*arguments: str) -> Findings:
     data = json.loads(run("--json", *arguments))
     return {(found["fault"], found["gate"]): found for found in data["findings"]}
+
+
+def with_last_block_of(bits: int) -> Any:
+    """The project's model of 8 bits, broken by hand as ``round-last`` says."""
+    broken = make_model()
+    quantize(broken.model.layers, 8)
+    quantize(broken.model.layers[-1], bits)
+    return broken
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -71,7 +84,7 @@ def perplexity(folder: Path, model: Any) -> float:
 
 
 @pytest.fixture(scope="module")
-def on_float(made: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
+def on_float(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Findings:
     """The findings of gates of the float model that read, that write, and that read what it wrote.
 
     Whether a gate catches a fault shows at its strongest level, so that no weaker one is judged.
@@ -86,7 +99,7 @@ def on_float(made: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple
 
 
 @pytest.fixture(scope="module")
-def on_int8(made: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
+def on_int8(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Findings:
     """The findings of the project's gates when the last block is rounded."""
     with in_copy(made, tmp_path_factory.mktemp("int8")):
         return findings("--faults", "round-last")
@@ -113,18 +126,13 @@ def in_copy(made: Path, folder: Path, gates: str = "") -> Iterator[None]:
         yield
 
 
-def test_the_weakest_caught_fault_is_where_the_gate_would_turn_red_and_its_value_is_that_of_a_model_broken_by_hand(
-    project: Path, on_int8: dict[tuple[str, str], dict[str, Any]]
-) -> None:
-    found = on_int8["round-last", PPL]
-    healthy = make_model()
-    reference = perplexity(project, healthy)
-    values = {}
+def test_the_weakest_caught_fault_is_where_the_gate_would_turn_red_at_the_value_of_a_model_broken_by_hand(
+    project: Path, on_int8: Findings
+):
+    found, values = on_int8["round-last", PPL], {}
+    reference = perplexity(project, make_model())
     for trial in found["trials"]:
-        broken = make_model()
-        round_layers(broken.model.layers, 8)
-        round_layers(broken.model.layers[-1], int(trial["level"]))
-        values[trial["level"]] = perplexity(project, broken)
+        values[trial["level"]] = perplexity(project, with_last_block_of(int(trial["level"])))
         assert trial["value"] == pytest.approx(values[trial["level"]], rel=1e-5)
         assert trial["damage"] == pytest.approx(values[trial["level"]] / reference - 1, rel=1e-3, abs=1e-6)
     assert found["sight"] == "caught"
@@ -153,17 +161,14 @@ def test_the_project_is_as_before_with_its_cache_and_baseline_and_gates_turn_red
     project: Path,
 ) -> None:
     with (project / "lmgate.yaml").open("a") as file:
-        file.write("  - no_regression: {metric: ppl, model: float, dataset: rows, tolerance: 2%}\n")
+        file.write(BASELINE)
     Project(project).run("--lmgate-update").expect(0)
     before = content(project)
     assert any(name.startswith(".lmgate_cache") for name in before)
     found = findings("--faults", "round-last")
     assert content(project) == before
     level = found["round-last", KL]["level"]
-    broken = make_model()
-    round_layers(broken.model.layers, 8)
-    round_layers(broken.model.layers[-1], int(level))
-    broken.save_pretrained(project / "int8")
+    with_last_block_of(int(level)).save_pretrained(project / "int8")
     Project(project).run("--lmgate-report", "json:report.json").expect(1)
     gates = json.loads((project / "report.json").read_text())["gates"]
     red = {gate["id"].partition("::")[2] for gate in gates if gate["verdict"] == "fail"}
@@ -174,9 +179,8 @@ def test_the_project_is_as_before_with_its_cache_and_baseline_and_gates_turn_red
 
 def test_the_baseline_is_the_one_that_pytests_settings_name_whose_ids_are_relative_to_rootdir(
     made: Path, tmp_path: Path
-) -> None:
-    gate = "  - no_regression: {metric: ppl, model: float, dataset: rows, tolerance: 2%}\n"
-    with in_copy(made, tmp_path / "models", gate):
+):
+    with in_copy(made, tmp_path / "models", BASELINE):
         (tmp_path / "pytest.ini").write_text("[pytest]\nlmgate_baseline = kept.json\n")
         Project(tmp_path).run("--lmgate-update").expect(0)
         assert findings("--faults", "round-last")
@@ -186,8 +190,8 @@ def test_the_baseline_is_the_one_that_pytests_settings_name_whose_ids_are_relati
     "place", ["pytest_lmgate.engines.transformers.runner.release", "pytest_lmgate.judge.judge.Judge.judge"]
 )
 def test_an_interrupted_drill_says_how_it_goes_on_keeps_what_it_measured_and_goes_on(
-    project: Path, on_int8: dict[tuple[str, str], dict[str, Any]], monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+    project: Path, on_int8: Findings, monkeypatch: pytest.MonkeyPatch, place: str
+):
     arguments, calls = ["drill", "--faults", "round-last", "--gate", KL, "--json"], itertools.count()
     module, _, name = place.rpartition(".")
     plain = getattr(pydoc.locate(module), name)
@@ -219,9 +223,9 @@ def test_an_interrupted_drill_says_how_it_goes_on_keeps_what_it_measured_and_goe
     assert not (project / ".lmgate_cache").exists()
 
 
-def test_a_killed_drill_leaves_cache_and_baseline_and_the_next_one_finds_the_same(project: Path) -> None:
+def test_a_killed_drill_leaves_cache_and_baseline_and_the_next_one_finds_the_same(project: Path):
     with (project / "lmgate.yaml").open("a") as file:
-        file.write("  - no_regression: {metric: ppl, model: float, dataset: rows, tolerance: 2%}\n")
+        file.write(BASELINE)
     update = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--lmgate-update"]
     subprocess.run([warm_python(environment()), *update], cwd=project, check=True)
 
@@ -243,8 +247,8 @@ def test_a_killed_drill_leaves_cache_and_baseline_and_the_next_one_finds_the_sam
 
 @pytest.mark.parametrize("fault", [*SEEN_BY_TEXTS, "answers"])
 def test_a_gate_that_reads_what_a_fault_of_texts_breaks_turns_red_and_no_other_is_measured(
-    made: Path, tmp_path: Path, on_float: dict[tuple[str, str], dict[str, Any]], fault: str
-) -> None:
+    made: Path, tmp_path: Path, on_float: Findings, fault: str
+):
     if fault.startswith(("kv-", "temperature", "penalty", "prompt")):  # only gates that write can see it
         assert on_float[fault, "ppl_max"]["sight"] == "no effect"
         assert on_float[fault, "ppl_max"]["trials"] == []
@@ -264,12 +268,7 @@ def test_a_gate_that_reads_what_a_fault_of_texts_breaks_turns_red_and_no_other_i
 @pytest.mark.parametrize(
     ("old", "new", "arguments", "message"),
     [
-        (
-            "limit: 1000",
-            "limit: 2",
-            (),
-            r"ppl_max\[.*\] is FAIL already at \d+.*mend them, or name the others by --gate",
-        ),
+        ("limit: 1000", "limit: 2", (), r"ppl_max\[.*\] is FAIL already at \d+.*mend them, or name the others by --ga"),
         ("reference: float", "reference: int8", (), "'int8' is its own reference, so a fault would be in both"),
         ("gates:", "x-gates:", (), "expected gates|unknown key"),
         ("", "", ("--gate", "ppl_max[none]"), r"no gate is called 'ppl_max\[none\]'"),
@@ -278,7 +277,7 @@ def test_a_gate_that_reads_what_a_fault_of_texts_breaks_turns_red_and_no_other_i
 )
 def test_bad_input_is_refused_with_what_to_do(
     project: Path, old: str, new: str, arguments: tuple[str, ...], message: str
-) -> None:
+):
     text = (project / "lmgate.yaml").read_text()
     (project / "lmgate.yaml").write_text(text.replace(old, new))
     with pytest.raises(LmgateError, match=message):
@@ -288,7 +287,7 @@ def test_bad_input_is_refused_with_what_to_do(
 
 def test_a_drill_runs_neither_beside_another_nor_inside_a_session_of_pytest(
     project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     folder = project / ".lmgate_cache" / "drill"
     folder.mkdir(parents=True)
     with filelock.FileLock(folder / "lock"), pytest.raises(LmgateError, match="another lmgate drill uses"):
@@ -298,7 +297,7 @@ def test_a_drill_runs_neither_beside_another_nor_inside_a_session_of_pytest(
         run()
 
 
-def test_gates_are_offered_that_catch_what_passes_and_do_so_when_they_are_added(project: Path) -> None:
+def test_gates_are_offered_that_catch_what_passes_and_do_so_when_they_are_added(project: Path):
     text = (project / "lmgate.yaml").read_text()
     start = text.partition("gates:\n")[0] + "gates:\n"
     blind = f"  - no_regression: {{metric: ppl, model: int8, dataset: rows, against: float, tolerance: 90%{WINDOWS}}}\n"
@@ -319,7 +318,7 @@ def test_gates_are_offered_that_catch_what_passes_and_do_so_when_they_are_added(
     assert name in again["smallest"]["gates"]
 
 
-def test_the_page_has_each_word_of_the_terminal_and_loads_nothing(printed: tuple[str, str]) -> None:
+def test_the_page_has_each_word_of_the_terminal_and_loads_nothing(printed: tuple[str, str]):
     said, page = printed
     parser = html5lib.HTMLParser(namespaceHTMLElements=False)
     tree = parser.parse(page)
@@ -334,7 +333,7 @@ def test_the_page_has_each_word_of_the_terminal_and_loads_nothing(printed: tuple
 
 def test_an_installed_package_adds_a_fault_and_a_name_that_is_taken_is_refused(
     project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     def lose(broken: Broken, level: float) -> None:
         weight = broken.model.get_input_embeddings().weight
         broken.put(weight, torch.cat([torch.zeros_like(weight[: int(level)]), weight[int(level) :]]))

@@ -1,11 +1,11 @@
 """``lmgate fix`` as a user runs it: planted damage, the proof, the recipe, an interruption, and what it refuses."""
 
+import contextlib
 import itertools
 import json
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from pytest_lmgate.settings.file import load_project
 from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.tools.fix.search import split
-from tests.end_to_end.projects import environment
+from tests.end_to_end.projects import environment, wait_for
 from tests.measure.conftest import make_tokenizer
 from tests.tools.fix.test_costs import make_reference, quantize, text
 from tests.warm import warm_python
@@ -100,8 +100,7 @@ def found(folder: Path, *arguments: str) -> Any:
 
 def test_the_damaged_groups_are_kept_and_the_rows_that_were_not_searched_prove_it(folder: Path, tmp_path: Path) -> None:
     facts = found(folder, *KL, "--write", str(tmp_path / "recipe.yaml"))
-    assert facts["chosen"]["kept"] == PLANTED
-    assert facts["proof"]["verdict"] == "pass"
+    assert (facts["chosen"]["kept"], facts["proof"]["verdict"]) == (PLANTED, "pass")
     assert facts["rows"]["search"] + facts["rows"]["proof"] == 160
     assert facts["chosen"]["search"]["nats"]["upper"] <= 0.002 < facts["sets"][0]["search"]["nats"]["upper"]
     # 8 bits in place of 32: each number of the two groups takes 3 bytes more.
@@ -118,7 +117,7 @@ def test_the_damaged_groups_are_kept_and_the_rows_that_were_not_searched_prove_i
 
 def test_a_gate_on_the_perplexity_is_judged_by_the_ratio_of_both_perplexities(folder: Path) -> None:
     gate = "no_regression:ppl[damaged-rows-vs-float-protocol:document]"
-    said = run(folder, "damaged", "rows", "--against", "float", "--gate", gate, "--bits", "8")
+    said = run(folder, "damaged", "rows", *FLOAT, "--gate", gate, "--bits", "8")
     for part in ("the limit is perplexity +1%", "Keep 1 group as in float", "PASS on 80 other rows: perplexity "):
         assert part in said
 
@@ -126,14 +125,11 @@ def test_a_gate_on_the_perplexity_is_judged_by_the_ratio_of_both_perplexities(fo
 @pytest.mark.parametrize(
     ("arguments", "rc", "says"),
     [
-        (KL, 0, "PASS on"),
         ((*KL, "--budget", "+2%", "--write", "keep.yaml"), 1, "No set within +2% passes. The smallest that does "),
         (("int8", "rows", "--against", "float"), 0, "It passes already: KL "),  # its only gate
     ],
 )
-def test_the_html_page_says_what_the_terminal_says(
-    folder: Path, tmp_path: Path, arguments: tuple[str, ...], rc: int, says: str
-) -> None:
+def test_the_html_page_says_what_the_terminal_says(folder: Path, tmp_path: Path, arguments: Any, rc: int, says: str):
     file = tmp_path / "fix.html"
     said = run(folder, *arguments, "--html", str(file), rc=rc)
     assert said.endswith(f"written to {file}\n")
@@ -205,22 +201,26 @@ def test_what_was_read_is_counted_in_rows_or_in_the_windows_of_a_text(folder: Pa
         (("why", "float", "rows", *FLOAT), 3, "have the same weights"),
     ],
 )
-def test_what_cannot_be_fixed_or_explained_is_said(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], rc: int, says: str
-) -> None:
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("COLUMNS", "300")
-    done = CliRunner().invoke(app, [*arguments] if arguments[0] == "why" else ["fix", *arguments])
+def test_what_cannot_be_fixed_or_explained_is_said(folder: Path, arguments: tuple[str, ...], rc: int, says: str):
+    words = [*arguments] if arguments[0] == "why" else ["fix", *arguments]
+    with contextlib.chdir(folder):
+        done = CliRunner().invoke(app, words, env={"COLUMNS": "300"})
     assert (3 if isinstance(done.exception, LmgateError) else done.exit_code) == rc
     assert says in (done.stderr if rc == 2 else str(done.exception))
 
 
-def test_ctrl_c_says_what_is_kept_and_progress_counts_the_measurements(folder: Path, tmp_path: Path) -> None:
+def test_ctrl_c_says_what_is_kept_and_after_a_kill_too_the_command_goes_on_where_it_was(folder: Path, tmp_path: Path):
+    arguments = [*KL, "--cache", str(tmp_path / "cache")]
+
+    def entries() -> dict[Path, int]:
+        # An entry that is written again is another file, even with the same content.
+        return {path: path.stat().st_ino for path in (tmp_path / "cache").rglob("*.lmgate")}
+
     # A shell that runs the tests in the background has their processes ignore SIGINT.
     talkative = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     talkative += "; from pytest_lmgate.report import text; text._LOG_SECONDS = 0.0"
     talkative += "; from pytest_lmgate.cli.app import main; main()"
-    process = start(folder, *KL, "--cache", str(tmp_path / "cache"), code=("-c", talkative))
+    process = start(folder, *arguments, code=("-c", talkative))
     counted = r"lmgate: damaged against float: [1-9]\d* of at most \d+ measurements, about \d+ s left"
     assert process.stderr is not None
     # A line of progress comes in the middle of a measurement.
@@ -229,20 +229,9 @@ def test_ctrl_c_says_what_is_kept_and_progress_counts_the_measurements(folder: P
     said += process.communicate(timeout=60)[1]
     stopped = re.search(r"stopped after (\d+) measurements; these are kept, and the same command goes on", said)
     assert stopped, said
-    assert int(stopped[1]) <= len(list((tmp_path / "cache").rglob("*.lmgate")))
-
-
-def test_after_a_kill_it_goes_on_where_it_was(folder: Path, tmp_path: Path) -> None:
-    arguments = [*KL, "--cache", str(tmp_path / "cache")]
+    assert int(stopped[1]) <= len(entries())
     process = start(folder, *arguments)
-
-    def entries() -> dict[Path, int]:
-        # An entry that is written again is another file, even with the same content.
-        return {path: path.stat().st_ino for path in (tmp_path / "cache").rglob("*.lmgate")}
-
-    deadline = time.monotonic() + 120
-    while len(entries()) < 8 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_for(lambda: len(entries()) >= 8, "eight measurements are kept", timeout=120)
     process.kill()
     process.communicate()
     before = entries()

@@ -1,11 +1,12 @@
 """Which costs stand out of others: one damaged layer among ordinary ones, and none where all are ordinary."""
 
 import copy
+import functools
 import itertools
 import os
 import random
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,7 @@ SMALLEST = 1e-7
         ([0.0, 0.0, 5e-8, 0.0], [0.0, 0.0, 4e-8, 0.0], []),  # rounding
     ],
 )
-def test_costs_beyond_the_spread_of_the_others_are_named_the_largest_first(
-    costs: list[float], least: list[float | None], named: list[int]
-) -> None:
+def test_costs_beyond_the_spread_of_the_others_are_named_the_largest_first(costs: Any, least: Any, named: list[int]):
     assert standing_out(costs, least, smallest=SMALLEST) == named
 
 
@@ -91,7 +90,7 @@ def measured(workplace: Workplace, candidate: Any, reference: Any, *, rows: Sequ
     return why(evaluator, bind_pair(evaluator, names, asked.pop("protocol")), **asked)
 
 
-def test_the_layer_that_was_rounded_to_four_bits_is_named_and_all_others_cost_nothing(workplace: Workplace) -> None:
+def test_the_layer_that_was_rounded_to_four_bits_is_named_and_all_others_cost_nothing(workplace: Workplace):
     reference, candidate = rounded(LAYERS, "model.layers.2")
     blocks = [list(each.model.layers) for each in (reference, candidate)]
     found = measured(workplace, candidate, reference)
@@ -107,7 +106,7 @@ def test_the_layer_that_was_rounded_to_four_bits_is_named_and_all_others_cost_no
             assert (each.cost.mean, each.relief.mean, each.ratio) == (0.0, 0.0, 1.0)
 
 
-def test_a_short_time_reads_less_of_the_text(workplace: Workplace) -> None:
+def test_a_short_time_reads_less_of_the_text(workplace: Workplace):
     models = rounded(2, "model.layers.1")[::-1]
     whole, short = (
         measured(workplace, *models, rows=[text(800)], tokens=3000, seconds=seconds) for seconds in (600.0, 0.001)
@@ -116,9 +115,7 @@ def test_a_short_time_reads_less_of_the_text(workplace: Workplace) -> None:
     assert (short.parts, short.missing, whole.missing) == ((), 2 * 3, 0)
 
 
-def test_the_time_limit_ends_the_search_and_says_what_is_missing(
-    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_limit_ends_the_search_and_says_what_is_missing(workplace: Workplace, monkeypatch: pytest.MonkeyPatch):
     clock = itertools.count()
     monkeypatch.setattr(why_module, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
     # Looking at the clock takes a second: the first four calls are before the search, two more are a measurement.
@@ -140,8 +137,7 @@ class Bigram(torch.nn.Module):
         return types.SimpleNamespace(logits=self.table(input_ids))
 
 
-def bert() -> Any:
-    return masked("bert")
+BERT = functools.partial(masked, "bert")
 
 
 @pytest.mark.parametrize(
@@ -150,18 +146,17 @@ def bert() -> Any:
         (lambda: make_reference(layers=2), make_reference, r"different blocks: 2 in model\.layers and 4 in model\.la"),
         (lambda: make_reference().half(), make_reference, r"computes in float16, and .* in float32: exp"),
         (Bigram, Bigram, "'in-memory Bigram': expected blocks in a list, as transformers' decoders"),
-        (bert, bert, "BertForMaskedLM': expected a causal model that transformers runs$"),
+        (BERT, BERT, "BertForMaskedLM': expected a causal model that transformers runs$"),
     ],
 )
-def test_models_that_cannot_be_mixed_are_refused(
-    workplace: Workplace, candidate: Callable[[], Any], reference: Callable[[], Any], message: str
-) -> None:
+def test_models_that_cannot_be_mixed_are_refused(workplace: Workplace, candidate: Any, reference: Any, message: str):
     with pytest.raises(ModelError, match=message):
         measured(workplace, candidate(), reference())
 
 
+@pytest.fixture
 def of_files(workplace: Workplace) -> Workplace:
-    """Write a reference ``float`` and a candidate ``int4`` whose second layer was rounded, and a text."""
+    """A reference ``float``, a candidate ``int4`` whose second layer was rounded, and a text."""
     folder = workplace.folder / "models"
     for name, model in zip(("float", "int4"), rounded(3, "model.layers.1"), strict=True):
         model.save_pretrained(folder / name)
@@ -176,17 +171,14 @@ def of_names(workplace: Workplace) -> tuple[Evaluator, Why]:
     return evaluator, why(evaluator, pair, tokens=600, seconds=600.0)
 
 
-def test_models_that_do_not_fit_in_memory_together_are_refused(
-    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_models_that_do_not_fit_in_memory_together_are_refused(of_files: Workplace, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pool, "available_bytes", lambda _: 0)
     with pytest.raises(ModelError, match=r"^'float' and 'models/int4' do not fit in memory together$"):
-        of_names(of_files(workplace))
+        of_names(of_files)
 
 
-def test_hybrids_of_models_from_files_come_from_the_cache_the_second_time(workplace: Workplace) -> None:
-    of_files(workplace)
-    runs = [of_names(workplace) for _ in range(2)]
+def test_hybrids_of_models_from_files_come_from_the_cache_the_second_time(of_files: Workplace):
+    runs = [of_names(of_files) for _ in range(2)]
     (_, first), (_, again) = runs
     assert [each.part for each in first.parts if each.stands_out] == ["model.layers.1"]
     assert first.parts == again.parts
@@ -194,9 +186,7 @@ def test_hybrids_of_models_from_files_come_from_the_cache_the_second_time(workpl
     assert missed == [1 + 2 * 4, 0]
 
 
-def test_by_group_the_layers_that_were_rounded_are_named_and_unchanged_groups_are_left_out(
-    workplace: Workplace,
-) -> None:
+def test_by_group_the_layers_that_were_rounded_are_named_and_unchanged_groups_are_left_out(workplace: Workplace):
     reference, candidate = rounded(2, "model.layers", bits=8)
     quantize(candidate.model.layers[1].mlp.down_proj, bits=3)
     found = measured(workplace, candidate, reference, by="group")
@@ -204,9 +194,9 @@ def test_by_group_the_layers_that_were_rounded_are_named_and_unchanged_groups_ar
     assert len(found.parts) == 4 * 2
 
 
-def test_a_failing_comparison_names_the_command_with_the_file_where_it_is_not_found_by_itself(
+def test_a_failing_comparison_names_the_command_and_the_file(
     workplace: Workplace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+):
     entries.entry(workplace, "twin", section="models", path="models/float")
     evaluator = workplace.session().evaluator
     judge = Judge(evaluator, Options(cache=tmp_path / "cache"), Baselines(tmp_path / "lmgate-baseline.json"))

@@ -27,21 +27,22 @@ def pair(architecture: str, **config: Any) -> tuple[Any, Any]:
     return reference, candidate
 
 
+def runner_of(model: Any) -> TransformersRunner:
+    return TransformersRunner(zoo.loaded(model, zoo.word_tokenizer()), zoo.CONTEXT)
+
+
 def hybrids(reference: Any, candidate: Any, *, by: By = "group") -> Hybrids:
-    runners = tuple(
-        TransformersRunner(zoo.loaded(each, zoo.word_tokenizer()), zoo.CONTEXT) for each in (reference, candidate)
-    )
+    runners = runner_of(reference), runner_of(candidate)
     models = [Model(name=name, open=lambda: runners[0], content={"name": name}) for name in ("p", "q")]
-    return Hybrids(models[0], models[1], (runners[0], runners[1]), by=by)
+    return Hybrids(*models, runners, by=by)
 
 
-def described(made: Hybrids) -> dict[str, tuple[str, ...]]:
-    return {part.name: part.paths for part in made.parts}
+def paths_of(architecture: str, **config: Any) -> dict[str, tuple[str, ...]]:
+    return {part.name: part.paths for part in hybrids(*pair(architecture, **config)).parts}
 
 
 def test_the_linear_layers_of_a_llama_are_in_groups_and_its_norms_are_the_rest_of_their_block():
-    found = described(hybrids(*pair("llama")))
-    block = "model.layers.1"
+    found, block = paths_of("llama"), "model.layers.1"
     modules = {
         "qkv": tuple(f".self_attn.{each}_proj" for each in "qkv"), "o": (".self_attn.o_proj",),
         "up": (".mlp.gate_proj", ".mlp.up_proj"), "down": (".mlp.down_proj",), "rest": ("",),
@@ -52,7 +53,7 @@ def test_the_linear_layers_of_a_llama_are_in_groups_and_its_norms_are_the_rest_o
 
 
 def test_c_proj_of_gpt2_is_in_the_attention_and_in_the_mlp_and_embeddings_are_tied_to_the_head():
-    found = described(hybrids(*pair("gpt2", tie_word_embeddings=True)))
+    found = paths_of("gpt2", tie_word_embeddings=True)
     assert found["transformer.h.0 o"] == ("transformer.h.0.attn.c_proj",)
     assert found["transformer.h.0 down"] == ("transformer.h.0.mlp.c_proj",)
     assert found["embeddings and head"] == ("transformer.wte", "transformer.wpe", "lm_head")
@@ -115,11 +116,8 @@ def plain(whole: Any, other: Any, part: Part, made: Hybrids) -> Any:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "mixtral"])
-def test_a_hybrid_that_reuses_hidden_states_gives_bit_by_bit_what_a_copy_with_its_weights_gives(
-    architecture: str,
-) -> None:
-    layers = {"gpt2": "n_layer", "bloom": "n_layer"}.get(architecture, "num_hidden_layers")
-    reference, candidate = pair(architecture, **{layers: 3})
+def test_a_hybrid_that_reuses_hidden_states_gives_bit_by_bit_what_a_copy_with_its_weights_gives(architecture: str):
+    reference, candidate = pair(architecture, num_hidden_layers=3)
     made = hybrids(reference, candidate)
     assert made.reuses == (True, True)
     generator = np.random.default_rng(0)
@@ -128,9 +126,7 @@ def test_a_hybrid_that_reuses_hidden_states_gives_bit_by_bit_what_a_copy_with_it
     for part in made.parts[::2] if architecture == "llama" else made.parts[::4]:
         for healed in (False, True):
             whole, other = (candidate, reference) if healed else (reference, candidate)
-            expected = TransformersRunner(
-                zoo.loaded(plain(whole, other, part, made), zoo.word_tokenizer()), zoo.CONTEXT
-            )
+            expected = runner_of(plain(whole, other, part, made))
             found = made.model(part, healed=healed).open()
             for ours, theirs in zip(read(found, requests, batches), read(expected, requests, batches), strict=True):
                 np.testing.assert_array_equal(ours, theirs, err_msg=f"{part.name}, {healed=}")
@@ -182,6 +178,28 @@ def test_a_block_that_is_replayed_has_the_attributes_of_the_block() -> None:
     assert replayed.in_features == 3
     with pytest.raises(AttributeError, match="no attribute 'none'"):
         _ = replayed.none
+
+
+def test_a_memory_keeps_of_each_batch_the_outputs_that_were_used_last_as_far_as_they_fit() -> None:
+    memory, state = BlockMemory(most_levels=2), torch.zeros(2)
+    memory.most_bytes = 3 * state.nbytes  # of each level, so that six fit
+
+    def begin(batch: int) -> None:
+        memory.begin(torch.nn.Identity(), (), {"input_ids": torch.tensor([[batch]])})
+
+    def known(level: int) -> int:
+        """The number of blocks that need not run."""
+        return sum(memory.read(level, index) is not None for index in range(level))
+
+    for batch in range(4):
+        begin(batch)
+        memory.write(3, state)
+        memory.write(5, state)
+    assert known(5) == 0  # of the last batch nothing fits
+    begin(2)
+    assert (known(2), known(5), known(4)) == (0, 5, 3)
+    memory.write(7, state)  # in place of 5, since 3 was used last
+    assert (known(7), known(6)) == (7, 3)
 
 
 class Typed(Sharing):

@@ -25,7 +25,7 @@ DOCUMENT = WindowProtocol("document")
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_the_knapsack_has_the_fewest_bytes_of_all_sets_within_a_slightly_smaller_allowance(seed: int) -> None:
+def test_the_knapsack_has_the_fewest_bytes_of_all_sets_within_a_slightly_smaller_allowance(seed: int):
     random = np.random.default_rng(seed)
     costs, extra = random.lognormal(0, 2, 9), random.integers(1, 50, 9)
     allowance = float(random.uniform(0.05, 0.9) * costs.sum())
@@ -56,9 +56,7 @@ def composed(costs: Any, extra: Any, limit: float, factor: float, joint: float =
 
 @pytest.mark.parametrize("factor", [0.3, 1.0, 2.5])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_set_that_passes_is_found_near_the_fewest_bytes_whatever_factor_the_costs_are_off_by(
-    factor: float, seed: int
-) -> None:
+def test_a_set_that_passes_is_near_the_fewest_bytes_whatever_factor_the_costs_are_off_by(factor: float, seed: int):
     random = np.random.default_rng(seed)
     costs, extra = random.lognormal(-6, 1.5, 40), random.integers(5, 10, 40)
     limit = 0.2 * factor * float(costs.sum())
@@ -113,7 +111,7 @@ def statistics(rows: Sequence[int], kl: Any, nll_p: Any = None, nll_q: Any = Non
 
 
 @pytest.mark.parametrize("at", [0.5, 0.8, 0.95, 1.05, 1.3, 2.0])
-def test_verdicts_are_those_of_the_gates_own_rule_where_rows_are_alike(at: float) -> None:
+def test_verdicts_are_those_of_the_gates_own_rule_where_rows_are_alike(at: float):
     random = np.random.default_rng(1)
     sizes = random.integers(20, 60, 60)
     values = np.repeat(random.normal(1, 0.2, 60), sizes) + random.normal(0, 0.1, int(sizes.sum()))
@@ -136,7 +134,7 @@ def test_verdicts_are_those_of_the_gates_own_rule_where_rows_are_alike(at: float
 
 
 @pytest.mark.parametrize("metric", ["kl", "ppl", "ppl ratio"])
-def test_what_a_model_uses_of_the_limit_counts_from_the_floor_of_all_groups_kept(metric: str) -> None:
+def test_what_a_model_uses_of_the_limit_counts_from_the_floor_of_all_groups_kept(metric: str):
     random = np.random.default_rng(2)
     p = np.repeat(random.normal(2, 0.3, 60), 30)
     floor, found = (
@@ -151,7 +149,7 @@ def test_what_a_model_uses_of_the_limit_counts_from_the_floor_of_all_groups_kept
             assert judged.outcome == outcome
 
 
-def test_a_proof_at_the_limit_passes_by_chance_in_5_percent_at_most_though_rows_are_uneven_and_skewed() -> None:
+def test_a_proof_at_the_limit_passes_by_chance_in_5_percent_at_most_though_rows_are_uneven_and_skewed():
     # 500 halves of 40 documents, sizes and divergences of which are log-normal, at a mean of exactly the limit.
     random, limit, passed = np.random.default_rng(5), Limit("kl", math.exp(1 / 2), 0.95, DOCUMENT), 0
     for _ in range(500):
@@ -160,7 +158,7 @@ def test_a_proof_at_the_limit_passes_by_chance_in_5_percent_at_most_though_rows_
     assert passed <= 0.05 * 500
 
 
-def test_a_tolerance_in_units_of_the_perplexity_passes_by_chance_in_5_percent_at_most() -> None:
+def test_a_tolerance_in_units_of_the_perplexity_passes_by_chance_in_5_percent_at_most():
     # Hard rows lose more, so a half with easy rows has both a smaller loss and a perplexity that allows more.
     random, passed = np.random.default_rng(6), 0
     p = random.normal(2, 0.5, 100_000)
@@ -185,6 +183,6 @@ def test_a_tolerance_in_units_of_the_perplexity_passes_by_chance_in_5_percent_at
         ("no_regression", ("bpb", "q", "d", "1%"), {"against": "p"}),
     ],
 )
-def test_other_gates_are_refused(marker: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+def test_other_gates_are_refused(marker: str, arguments: tuple[Any, ...], options: dict[str, Any]):
     with pytest.raises(ConfigError, match="expected a"):
         Limit.of(parse_marker(marker, arguments, options), "q", "d", "p")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.projects import LEFT_OUT, environment
+from tests.end_to_end.projects import LEFT_OUT, environment, wait_for
 from tests.warm import warm_python
 
 FAIR_DIE = Path(__file__).parents[2] / "engines" / "fair_die.py"
@@ -27,6 +27,12 @@ def _heed_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ["-c", "user.name=Ada", "-c", "user.email=a@example.org"]
+    done = subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 class Repo:
@@ -53,9 +59,7 @@ class Repo:
         return self.git("rev-parse", "HEAD")
 
     def git(self, *arguments: str) -> str:
-        who = ["-c", "user.name=Ada", "-c", "user.email=a@example.org"]
-        done = subprocess.run(["git", *who, *arguments], cwd=self.top, check=True, capture_output=True, text=True)
-        return done.stdout.strip()
+        return git(self.top, *arguments)
 
     def start(self, *arguments: str, temporary: Path | None = None) -> subprocess.Popen[str]:
         # A signal ends what stands for a warm Python a moment before its fork.
@@ -88,10 +92,8 @@ def test_the_first_bad_commit_is_found_past_a_broken_one_and_the_checkout_stays_
     assert code == 0, out + err
     assert f"{repo.commits[2]} is the first bad commit" in out
     assert "Author: Ada" in out
-    assert re.findall(r"^testing \w+ (.*)\n(?:.*\n)*?(good|bad|skip): ", out, flags=re.MULTILINE)[:2] == [
-        ("model 5", "bad"),
-        ("model 0", "good"),
-    ]
+    tested = re.findall(r"^testing \w+ (.*)\n(?:.*\n)*?(good|bad|skip): ", out, flags=re.MULTILINE)
+    assert tested[:2] == [("model 5", "bad"), ("model 0", "good")]
     assert "FAIL     ppl_max[die-text]      8" in out
     assert repo.state == before
     assert (repo.here / "model.die").read_text() == "being edited"
@@ -140,10 +142,7 @@ def test_an_interrupted_bisection_leaves_nothing(tmp_path: Path, number: int) ->
     repo.commit("slow", {"conftest.py": f"{FAIR_DIE.read_text()}\n{slow}"})
     before = repo.state
     process = repo.start("HEAD~1", "HEAD", "--", GATE, temporary=temporary)
-    end = time.monotonic() + 60
-    while not on.exists():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_for(on.exists, "pytest runs at a commit")
     assert list(temporary.glob("lmgate-bisect-*"))
     process.send_signal(number)
     if number == signal.SIGHUP:  # the terminal sends one, and its shell another

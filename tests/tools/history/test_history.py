@@ -17,7 +17,8 @@ from pytest_lmgate.judge.result import Run, Verdict, to_json
 from tests.judge.records import compared, record, results_of
 from tests.report.hostile import HOSTILE
 
-OPEN: dict[str, Any] = {"verdict": "inconclusive"}
+SVG = "{http://www.w3.org/2000/svg}"
+PASSED = record(15.7, comparison=compared(0.001))
 COMMITS = ("1c0ffee1c0ff", "2badcafe2bad", "3deadbeef3de", "4feed4feed4f", "5ca1ab1e5ca1")
 
 
@@ -53,9 +54,7 @@ def failing(*arguments: object) -> str:
     return str(failed)
 
 
-def test_a_history_in_memory_is_read_as_one_in_a_folder_and_an_error_names_it(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_history_in_memory_is_read_as_a_folder_and_an_error_names_it(runs: Path, monkeypatch: pytest.MonkeyPatch):
     files = fsspec.filesystem("memory")
     files.store.clear()
     for path in runs.iterdir():
@@ -72,7 +71,7 @@ def test_a_history_in_memory_is_read_as_one_in_a_folder_and_an_error_names_it(
     assert re.search("^memory://shared/runs: .*refused", failing("memory://shared/runs")), "a store that is down"
 
 
-def test_a_history_names_the_first_run_where_a_gate_changed_beyond_noise(runs: Path) -> None:
+def test_a_history_names_the_first_run_where_a_gate_changed_beyond_noise(runs: Path):
     done = lmgate(runs)
     assert done.exit_code == 0
     assert "first change beyond noise: 2026-03-04 18:00 4feed4feed4f: worse, 16.065 -> 17.63 (+9.74%)" in done.stdout
@@ -83,43 +82,42 @@ def test_a_history_names_the_first_run_where_a_gate_changed_beyond_noise(runs: P
     assert gate["first_change"] == gate["runs"][3]
 
 
-def test_the_picture_has_a_point_for_each_run_and_marks_the_change(runs: Path, tmp_path: Path) -> None:
+def test_the_picture_has_a_point_for_each_run_and_marks_the_change(runs: Path, tmp_path: Path):
     picture = tmp_path / "out" / "history.svg"
     assert lmgate(runs, "--svg", picture).exit_code == 0
     root = ElementTree.parse(picture).getroot()
-    space = "{http://www.w3.org/2000/svg}"
-    circles = root.findall(f".//{space}circle")
+    circles = root.findall(f".//{SVG}circle")
     assert [circle.get("class") for circle in circles] == ["pass"] * 3 + ["fail"] * 2
     heights = [float(circle.get("cy", "")) for circle in circles]
     assert heights[0] == heights[1] > heights[2] > heights[4] > heights[3]
-    (mark,) = (line for line in root.findall(f".//{space}line") if line.get("class") == "worse")
+    (mark,) = (line for line in root.findall(f".//{SVG}line") if line.get("class") == "worse")
     assert mark.get("x1") == circles[3].get("cx")
     assert str(picture / "x.svg") in failing(runs, "--svg", picture / "x.svg")
 
 
-def test_the_last_runs_are_shown_and_all_are_judged(runs: Path) -> None:
-    done = lmgate(runs, "--last", 1)
-    assert "4 earlier runs not shown" in done.stdout
-    assert "first change beyond noise: 2026-03-04" in done.stdout
-    assert len([line for line in done.stdout.splitlines() if line.startswith("2026")]) == 1
-
-
-def test_runs_that_were_not_judged_are_named_where_they_are_shown(tmp_path: Path) -> None:
+def test_runs_that_were_not_judged_are_named_where_they_are_shown_and_are_not_in_the_picture(tmp_path: Path):
     for day in range(1, 6):
-        keep(tmp_path, day, [record(None if day % 2 else 9.0, 0.1, id="g", verdict="pass")], stopped=day % 2 == 1)
+        gate = record(None if day % 2 else 9.0 + day / 100, 0.1, id="g", verdict="pass", limit=None)
+        keep(tmp_path, day, [gate], stopped=day % 2 == 1)
+    assert lmgate(tmp_path, "--svg", tmp_path / "x.svg").exit_code == 0
+    assert len(ElementTree.parse(tmp_path / "x.svg").findall(f".//{SVG}circle")) == 2
     for last, named in ((0, 3), (2, 1)):
         text = lmgate(tmp_path, "--last", last).stdout
         assert (text.count("not judged: "), text.count("not whole: ")) == (named, named)
         assert "the others were not judged" in text
 
 
-@pytest.mark.parametrize("text", [b"{", b"<<<<<<< HEAD", b"{}", b"\xff"])
-def test_a_damaged_record_is_an_error_that_names_it(runs: Path, text: bytes) -> None:
-    (runs / "x.json").write_bytes(text)
-    assert f"{runs / 'x.json'}: " in failing(runs)
+def test_a_damaged_record_and_a_folder_without_records_are_errors_that_name_it(runs: Path):
+    for text in (b"{", b"{}", b"\xff"):
+        (runs / "x.json").write_bytes(text)
+        assert f"{runs / 'x.json'}: " in failing(runs)
+    (runs / "none").mkdir()
+    (runs / "none" / "README.md").write_text("runs of our CI")
+    assert "found none" in failing(runs / "none")
+    assert "No such file" in failing(runs / "gone")
 
 
-def test_hostile_names_break_neither_the_text_nor_the_picture(tmp_path: Path) -> None:
+def test_hostile_names_break_neither_the_text_nor_the_picture(tmp_path: Path):
     names = [name for name in HOSTILE.values() if name.strip()]
     plain = [name.encode("utf-8", "backslashreplace").decode()[:2000] for name in names]
     for day in (1, 2):
@@ -132,6 +130,10 @@ def test_hostile_names_break_neither_the_text_nor_the_picture(tmp_path: Path) ->
     assert len(json.loads(lmgate(tmp_path / "runs", "--json").stdout)["gates"]) == len(set(plain))
 
 
+def unsure(by: float, **more: Any) -> Verdict:
+    return record(15.8, verdict="inconclusive", comparison=compared(by), **more)
+
+
 @pytest.mark.parametrize(
     ("gates", "says"),
     [
@@ -139,41 +141,26 @@ def test_hostile_names_break_neither_the_text_nor_the_picture(tmp_path: Path) ->
         ([record(15.7), record(36.7, identity={"data": "b" * 64})], "nothing was judged"),
         ([record(15.7), record(15.8), record(None)], "no change beyond noise in 2 of 3 runs"),
         ([record(15.7), record(15.8)], "no change beyond noise"),
-        ([record(15.7, comparison=compared(0.001))] * 2, "the verdict has not changed"),
-        (
-            [record(15.7, comparison=compared(0.001)), record(15.8, **OPEN, comparison=compared(0.0095))],
-            "no change between PASS and failing: 1 PASS, 1 INCONCLUSIVE",
-        ),
-        (
-            [record(15.7, comparison=compared(0.001)), record(15.9, **OPEN, blocking=True, comparison=compared(0.012))],
-            "first change of the verdict: 2026-03-02 18:00 2badcafe2bad: worse, INCONCLUSIVE! at +1.20%",
-        ),
+        ([PASSED, PASSED], "the verdict has not changed"),
+        ([PASSED, unsure(0.0095)], "no change between PASS and failing: 1 PASS, 1 INCONCLUSIVE"),
+        ([PASSED, unsure(0.012, blocking=True)],
+         "first change of the verdict: 2026-03-02 18:00 2badcafe2bad: worse, INCONCLUSIVE! at +1.20%"),
     ],
-)
-def test_a_history_claims_no_more_than_its_runs_show(gates: Sequence[Verdict], says: str, tmp_path: Path) -> None:
+)  # fmt: skip
+def test_a_history_claims_no_more_than_its_runs_show(gates: Sequence[Verdict], says: str, tmp_path: Path):
     for day, gate in enumerate(gates, 1):
         keep(tmp_path / "runs", day, [gate])
     last = lmgate(tmp_path / "runs").stdout.splitlines()[-1]
     assert last.startswith(says), last
 
 
-def test_the_picture_leaves_out_a_run_that_measured_nothing_and_a_limit_that_is_none(tmp_path: Path) -> None:
-    for day, value in enumerate((10.0, None, 10.1), 1):
-        keep(tmp_path / "runs", day, [record(value, limit=None)])
-    assert lmgate(tmp_path / "runs", "--svg", tmp_path / "x.svg").exit_code == 0
-    circles = ElementTree.parse(tmp_path / "x.svg").getroot().findall(".//{http://www.w3.org/2000/svg}circle")
-    assert [circle.get("class") for circle in circles] == ["pass", "pass"]
-
-
-def test_one_gate_and_one_branch_can_be_chosen(runs: Path) -> None:
+def test_the_last_runs_one_gate_and_one_branch_can_be_chosen_and_all_runs_are_judged(runs: Path):
+    said = lmgate(runs, "--last", 1).stdout
+    assert "4 earlier runs not shown" in said
+    assert "first change beyond noise: 2026-03-04" in said
+    assert said.count("\n2026") == 1
     keep(runs, 5, [record(9.0, id="other")], branch="topic")
     assert "other" not in lmgate(runs, "int8-wikitext2").stdout
     assert "int8" not in lmgate(runs, "--branch", "topic").stdout
     assert "'otter'" in failing(runs, "otter")
     assert "'main'" in failing(runs, "--branch", "mian")
-
-
-def test_a_folder_without_records_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text("runs of our CI")
-    assert "found none" in failing(tmp_path)
-    assert "No such file" in failing(tmp_path / "gone")

@@ -1,6 +1,5 @@
 """Calls ``lmgate judge`` on files, which tests copy, change and write."""
 
-import csv
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -8,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow
-import pyarrow.parquet
 from typer.testing import CliRunner
 
 from pytest_lmgate.cli.app import app
 from pytest_lmgate.errors import LmgateError
+from tests.data.test_corpus import WRITERS
 
 DATA = Path(__file__).parent / "data"
 
@@ -58,13 +56,5 @@ def table(path: Path, scores: Sequence[Any], column: str = "score", **columns: S
     """Write rows with ids and scores as JSON lines, CSV or Parquet, as the file's suffix says."""
     made = {"id": [f"r{at}" for at in range(len(scores))], column: scores, **columns}
     rows = [dict(zip(made, row, strict=True)) for row in zip(*made.values(), strict=True)]
-    if path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif path.suffix == ".csv":
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
-    else:
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    WRITERS[f"rows{path.suffix}"](path, rows)
     return path

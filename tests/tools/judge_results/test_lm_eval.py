@@ -22,9 +22,8 @@ def changed(tmp_path: Path) -> Callable[[Change], Path]:
     """Copies the new run and changes the copy."""
 
     def change(by: Change) -> Path:
-        copy = copied(NEW, tmp_path / "new")
-        by(next(copy.iterdir()))
-        return copy
+        by(next(copied(NEW, tmp_path / "new").iterdir()))
+        return tmp_path / "new"
 
     return change
 
@@ -60,9 +59,7 @@ def test_every_metric_of_every_task_is_the_harness_s_own_value():
         told = json.loads(next(folder.rglob("results_*.json")).read_text())["results"]
         run = read(folder)
         assert len(run.series) == 6
-        assert {name: group.tasks for name, group in run.groups.items()} == {
-            "sciences": ("mmlu_anatomy", "mmlu_astronomy")
-        }
+        assert {name: of.tasks for name, of in run.groups.items()} == {"sciences": ("mmlu_anatomy", "mmlu_astronomy")}
         for series in run.series:
             mean = sum(row.score for row in series.rows) / len(series.rows)
             assert mean == pytest.approx(told[series.task][f"{series.metric},{series.filter or 'none'}"], abs=1e-12)
@@ -114,9 +111,7 @@ def test_a_group_whose_own_value_is_no_mean_of_its_tasks_is_an_error(changed):
         read(folder).find("sciences", "acc_norm")
 
 
-def test_one_file_of_samples_is_judged_whose_metric_may_have_any_name_and_what_it_does_not_tell_is_named(
-    tmp_path: Path,
-):
+def test_one_file_of_samples_is_judged_by_any_metric_and_what_it_does_not_tell_is_named(tmp_path: Path):
     files = [Path(shutil.copy(next(side.rglob("samples_arc_easy_*.jsonl")), tmp_path)) for side in (OLD, NEW)]
     found = judge(*files)
     assert found.gates.keys() == {"arc_easy: acc", "arc_easy: acc_norm"}
@@ -128,13 +123,6 @@ def test_one_file_of_samples_is_judged_whose_metric_may_have_any_name_and_what_i
     assert found["value"] == judge(OLD, NEW, "--task=arc_easy").gates["arc_easy: acc"]["value"]
 
 
-def test_rows_in_another_order_are_the_same_rows(changed):
-    folder = changed(samples("arc_easy", lambda rows: rows[::-1]))
-    one, other = (judge(OLD, new, "--task=arc_easy").gates["arc_easy: acc_norm"] for new in (NEW, folder))
-    names = ("candidate", "reference", "lower", "upper", "p_pass", "needed")
-    assert [one["comparison"][name] for name in names] == [other["comparison"][name] for name in names]
-
-
 def test_rows_of_one_side_are_left_out_where_that_is_asked_for_and_counted(changed):
     folder = changed(samples("arc_easy", lambda rows: rows[1:]))
     found = judge(OLD, folder, "--task=arc_easy", "--metric=acc", "--missing=drop")
@@ -143,9 +131,8 @@ def test_rows_of_one_side_are_left_out_where_that_is_asked_for_and_counted(chang
 
 
 def with_arc_of(day: str) -> Change:
-    return lambda folder: shutil.copy(
-        next(folder.glob("samples_arc*")), folder / f"samples_arc_easy_{day}T00-00-00.000000.jsonl"
-    )
+    name = f"samples_arc_easy_{day}T00-00-00.000000.jsonl"
+    return lambda folder: shutil.copy(next(folder.glob("samples_arc*")), folder / name)
 
 
 def test_the_newest_of_several_runs_of_a_model_is_judged_and_it_must_hold_the_same_tasks(changed):
@@ -184,14 +171,11 @@ DAMAGED: dict[str, tuple[Change, str]] = {
     "half of the rows": (lambda folder: edit_json(next(folder.glob("samples_arc*")), lambda rows: rows[:3]),
         "rows were changed, moved or cut"),
     "fewer documents": (results(lambda r: r["n-samples"]["arc_easy"].update(effective=9)), "expected 9 documents"),
-    "other prompts": (samples("arc_easy", each(prompt_hash="0" * 64)), "the prompts or targets of 6 of 6 rows differ"),
     "another target": (samples("arc_easy", first(target_hash="0" * 64)), "the prompts or targets of 1 of 6 rows"),
     "another document": (samples("arc_easy", first(doc_hash="0" * 64)), "1 rows of the same id have another document"),
     "rows cut": (samples("arc_easy", lambda rows: rows[:4]), "2 only in OLD (4, 5)"),
     "more rows": (samples("arc_easy", lambda rows: [*rows, {**rows[0], "doc_id": 99, "doc_hash": "x"}]),
         "1 only in NEW (99)"),
-    "double rows": (samples("arc_easy", lambda rows: [*rows, rows[0]]), "the row '0' is there twice"),
-    "NaN": (samples("arc_easy", first(acc=float("nan"))), "got NaN or Infinity"),
     "a score as text": (samples("arc_easy", first(acc="1.0")), "expected a finite number as score, got '1.0'"),
     "no score": (samples("arc_easy", first(acc=None)), "a failed request is not a wrong answer"),
     "a failed request": (samples("gsm8k", first(filtered_resps=[None])), "the model gave no response"),
@@ -200,7 +184,6 @@ DAMAGED: dict[str, tuple[Change, str]] = {
     "another filter": (samples("gsm8k", each(filter="mine")), "lacks gsm8k: exact_match,"),
     "a metric of another name": (samples("arc_easy", each(metrics=["mine"], mine=1.0)), "lacks arc_easy: acc"),
     "another tool's rows": (samples("arc_easy", lambda rows: [{"sample_id": 1}]), "missing required field `doc_id`"),
-    "a list": (samples("arc_easy", lambda rows: [[1]]), "Expected `object`, got `array`"),
     "half a line": (lambda folder: [file.write_bytes(file.read_bytes()[:-99]) for file in folder.glob("samples_arc*")],
         "was the file cut?"),
     "deep JSON": (lambda folder: next(folder.glob("samples_arc*")).write_text('{"doc":' + "[" * 100_000),

@@ -29,16 +29,17 @@ _LIKELIHOODS = ("perplexity", "word_perplexity", "byte_perplexity", "bits_per_by
 def run_harness(folder: Path, model: Path, asked: Mapping[str, Any], python: str) -> None:
     """Fill a folder with what the harness finds of a checkpoint, and with what ``lmgate import`` writes.
 
-    Args:
-        folder: See `harness_run`.
-        model: The checkpoint, which the harness runs by transformers in float32.
-        asked: The tasks of each way of asking, ``groups`` as in YAML, and how many ``documents`` a task has at least.
-        python: The interpreter.
+    `asked` has the tasks of each way of asking, ``groups`` as in YAML, and how many ``documents`` a task has at least.
     """
-    variables = os.environ | {"HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    run_module("tests.tools.tasks.harness_run", folder, str(model), json.dumps(asked), python=python)
+
+
+def run_module(name: str, folder: Path, *arguments: str, python: str) -> None:
+    """Run a script of the tests that fills a folder by the harness."""
     done = subprocess.run(
-        [python, "-m", "tests.tools.tasks.harness_run", str(folder), str(model), json.dumps(asked)],
-        capture_output=True, text=True, env=variables, check=False, cwd=Path(__file__).parents[3],
+        [python, "-m", name, str(folder), *arguments],
+        capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3],
+        env=os.environ | {"HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
 
@@ -46,12 +47,7 @@ def run_harness(folder: Path, model: Path, asked: Mapping[str, Any], python: str
 def compare(evaluator: Evaluator, theirs: Mapping[str, Any], task: str, *, model: str, rel: float) -> list[float]:
     """Require that every number of a task is the harness's, and so is every row; return the numbers.
 
-    Args:
-        evaluator: Of the project that ``lmgate import`` wrote.
-        theirs: What the harness found of this task.
-        task: Its name.
-        model: The model's name in that project.
-        rel: How far likelihoods may be apart; a choice, a text and a greedy token have to be the same.
+    Likelihoods may be apart by `rel`; a choice, a text and a greedy token have to be the same.
     """
     assert "error" not in theirs["imported"], theirs["imported"]["error"]
     compared = []
@@ -99,7 +95,11 @@ def _measured(
             score = None
         measurement, statistics = evaluator.cached_statistics(asked)
         assert score is None or statistics is not None, "it is not kept"
-        yield _name_of(metric, given), score, statistics if isinstance(measurement, ChoiceLikelihoods) else []
+        yield (
+            _name_of(metric, given),
+            score,
+            statistics.log_likelihood.tolist() if isinstance(measurement, ChoiceLikelihoods) else [],
+        )
 
 
 def _name_of(metric: str, given: dict[str, Any]) -> str:

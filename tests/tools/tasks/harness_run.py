@@ -6,7 +6,6 @@ it reads and checks the whole of an lmgate.yaml each time.
 """
 
 import contextlib
-import io
 import json
 import sys
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from typer.testing import CliRunner
 
 from tests.tools.tasks.documents import ANSWERED, OTHERS, TASKS, documents
 
@@ -120,18 +120,12 @@ def measured(manager: Any, names: list[str], model: Any, how: Mapping[str, Any])
 def import_(project: Path, folder: Path, name: str, how: Mapping[str, Any]) -> dict[str, Any]:
     """Run the command, and return what it prints for programs, or its error."""
     from pytest_lmgate.cli.app import app
-    from pytest_lmgate.errors import LmgateError
 
     words = ["import", name, "--include-path", str(folder), "--json", *["--chat"] * how.get("chat", False)]
     words += ["--shots", str(how["shots"])] if "shots" in how else []
-    shown = io.StringIO()
-    with contextlib.chdir(project), contextlib.redirect_stdout(shown):
-        try:
-            app(words, standalone_mode=False)
-        except LmgateError as error:
-            return {"error": str(error)}
-    found: dict[str, Any] = json.loads(shown.getvalue())
-    return found
+    with contextlib.chdir(project):
+        done = CliRunner().invoke(app, words)
+    return json.loads(done.stdout) if done.exception is None else {"error": str(done.exception)}
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def found(ran: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(("way", "task"), [(way, task) for way, tasks in ASKED.items() for task in tasks])
 def test_a_gate_measures_what_the_harness_does(
     evaluator_of: Callable[[str, str], Evaluator], found: dict[str, Any], way: str, task: str
-) -> None:
+):
     if libraries := lacking(task):
         pytest.skip(f"{task} was NOT compared with the harness: its scoring code needs {', '.join(libraries)}")
     theirs = found[way][task]

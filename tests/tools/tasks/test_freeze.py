@@ -14,7 +14,7 @@ from pytest_lmgate.settings.entries import DatasetSpec, TaskSpec
 from pytest_lmgate.tools.tasks import harness
 from pytest_lmgate.tools.tasks.freeze import Frozen, freeze
 from pytest_lmgate.tools.tasks.scoring import task_metric
-from tests.tools.tasks.test_import import CHOICE, ROWS, TEXT, write_task
+from tests.tools.tasks.test_import import CHOICE, ROWS, TEXT, write_class, write_task
 
 Loaded = Callable[..., Any]
 LIKELIHOOD = {"output_type": "loglikelihood", "doc_to_target": "q", "metric_list": [{"metric": "acc"}]}
@@ -83,9 +83,9 @@ def score(returned: str) -> str:
          "bleu is left out: it scores a part of the text"),
     ],
 )  # fmt: skip
-def test_what_no_gate_can_be_made_of_is_refused_with_the_reason(
-    load: Loaded, config: dict[str, Any], rows: list[dict[str, Any]], code: str, said: str
-) -> None:
+def test_what_no_gate_can_be_made_of_is_refused_with_reasons(
+    load: Loaded, config: Any, rows: Any, code: str, said: str
+):
     task = load(rows, code, **config)
     with pytest.raises(LmgateError) as caught:
         frozen(task)
@@ -110,41 +110,27 @@ def test_what_no_gate_can_be_made_of_is_refused_with_the_reason(
          {"last": [{"regex": {"pattern": "cat"}}, "take_first"], "raw": ["take_first"]}),
     ],
 )  # fmt: skip
-def test_filters_become_extractions_and_other_filters_code_of_the_task(
-    load: Loaded, config: dict[str, Any], gates: list[Any], extract: dict[str, Any]
-) -> None:
+def test_filters_become_extractions_and_others_code_of_the_task(load: Loaded, config: Any, gates: Any, extract: Any):
     found = frozen(load(**config))
     assert found.gates == gates
     assert found.entry["extract"] == extract
 
 
-def test_a_document_with_a_choice_without_text_is_left_out(load: Loaded) -> None:
-    found = frozen(load([ROWS[0], {**ROWS[0], "c": ["a", ""]}], **CHOICE))
-    assert found.unjudgeable == ["document 1: expected choices that are texts, got ['a', '']"]
-    assert len(found.rows) == 1
-
-
-def test_the_reference_of_a_text_may_be_one_of_its_choices(load: Loaded) -> None:
+def test_a_reference_may_be_one_of_the_choices_and_words_be_counted_in_a_column_behind_others(load: Loaded):
     found = frozen(load(**{**TEXT, "doc_to_choice": "c"}))
     assert [row["references"] for row in found.rows] == [["the cat"], ["a dog"]] * 2
-
-
-def test_the_column_whose_words_a_task_counts_is_found_behind_columns_without_text(load: Loaded) -> None:
     code = score("{'word_perplexity': (results[0], len(doc['long'].split()))}")
     rows = [{"n": 1, "q": "the cat", "long": "the cat sat"}]
     found = frozen(load(rows, code, **ROLLING))
     assert found.rows == [{"id": 0, "text": "the cat", "counted": "the cat sat"}]
 
 
-def test_choices_after_different_delimiters_are_refused(load: Loaded) -> None:
+def test_choices_after_different_delimiters_and_documents_that_json_cannot_hold_are_refused(load: Loaded):
     task = load(**CHOICE)
     one, other, *_ = harness.documents(task, rows=2, chat=False)
     other = replace(other, arguments=[(prompt, text.strip()) for prompt, text in other.arguments])
     with pytest.raises(ConfigError, match="its choices follow '' and ' ': one delimiter is needed"):
         freeze(task, [one, other], chat=False, file="quiz.yaml")
-
-
-def test_a_document_that_json_cannot_hold_is_refused(load: Loaded) -> None:
     task = load(ROWS, score("{'exact_match': 1.0}"), **TEXT)
     (document,) = harness.documents(task, rows=1, chat=False)
     document = replace(document, doc={**document.doc, "day": datetime.date(2024, 2, 29)})
@@ -152,13 +138,13 @@ def test_a_document_that_json_cannot_hold_is_refused(load: Loaded) -> None:
         freeze(task, [document], chat=False, file="quiz.yaml")
 
 
-def test_without_the_harness_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_harness_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "path", [])
     with pytest.raises(ConfigError, match=r"lm-evaluation-harness is not installed.*pytest-lmgate\[tasks\]"):
         harness.installed()
 
 
-def test_a_group_without_a_task_is_refused_and_one_with_mappings_is_found(tmp_path: Path) -> None:
+def test_a_group_without_a_task_is_refused_and_one_with_mappings_is_found(tmp_path: Path):
     write_task(tmp_path, "quiz", ROWS, **CHOICE)
     (tmp_path / "none.yaml").write_text("group: none\ntask: []\n")
     (tmp_path / "some.yaml").write_text("group: some\ntask:\n- task: quiz\n  num_fewshot: 1\n")
@@ -167,7 +153,7 @@ def test_a_group_without_a_task_is_refused_and_one_with_mappings_is_found(tmp_pa
     assert [task.get_config("num_fewshot") for task in harness.find("some", tmp_path).tasks.values()] == [1]
 
 
-def test_another_split_and_the_revision_of_downloaded_data_are_named(load: Loaded) -> None:
+def test_another_split_and_the_revision_of_downloaded_data_are_named(load: Loaded):
     import datasets
 
     task = load(**CHOICE)
@@ -178,18 +164,18 @@ def test_another_split_and_the_revision_of_downloaded_data_are_named(load: Loade
     assert harness.described(task) == "json at 012345678901, split other"
 
 
-def test_requests_that_the_harness_cannot_make_are_an_error_with_its_words(load: Loaded) -> None:
+def test_requests_that_the_harness_cannot_make_are_an_error_with_its_words(load: Loaded):
     task = load([*ROWS, {**ROWS[0], "q": None}], **{**CHOICE, "doc_to_text": "{{q.upper()}}"})
     with pytest.raises(ConfigError, match="task quiz: the harness cannot make its requests: UndefinedError"):
         harness.documents(task, rows=None, chat=False)
 
 
-def test_beams_are_taken_over() -> None:
+def test_beams_are_taken_over():
     found = harness.generation({"until": ["\n"], "num_beams": 3, "max_gen_toks": 5})
     assert found == {"stop": ["\n"], "max_new_tokens": 5, "num_beams": 3}
 
 
-def test_a_file_of_the_harness_is_named_from_its_tasks_and_one_of_the_user_from_the_project(tmp_path: Path) -> None:
+def test_a_file_of_the_harness_is_named_from_its_tasks_and_one_of_the_user_from_the_project(tmp_path: Path):
     import lm_eval.tasks
 
     own = Path(lm_eval.tasks.__file__).parent / "arc" / "arc_easy.yaml"
@@ -197,7 +183,7 @@ def test_a_file_of_the_harness_is_named_from_its_tasks_and_one_of_the_user_from_
     assert harness.relative_file(tmp_path / "tasks" / "quiz.yaml", tmp_path / "project") == "../tasks/quiz.yaml"
 
 
-def test_a_task_that_cannot_be_loaded_when_it_is_judged_says_why(tmp_path: Path) -> None:
+def test_a_task_that_cannot_be_loaded_when_it_is_judged_says_why(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"task: no file quiz\.yaml in .* or among the tasks of lm-evaluation-harne"):
         harness.offline_task("quiz.yaml", tmp_path, ROWS[0])
     (tmp_path / "quiz.yaml").write_text("task: quiz\noutput_type: none\n")
@@ -205,7 +191,7 @@ def test_a_task_that_cannot_be_loaded_when_it_is_judged_says_why(tmp_path: Path)
         harness.offline_task("quiz.yaml", tmp_path, ROWS[0])
 
 
-def test_the_metric_of_a_task_refuses_rows_and_values_that_it_cannot_use(load: Loaded, tmp_path: Path) -> None:
+def test_the_metric_of_a_task_refuses_rows_and_values_that_it_cannot_use(load: Loaded, tmp_path: Path):
     with pytest.raises(ConfigError, match=r"the dataset 'quiz' has no task:, which `lmgate import` writes"):
         task_metric("task", "quiz", DatasetSpec(path="quiz.jsonl"), tmp_path)
     load(ROWS, score("{'exact_match': 'good'}"), **TEXT)
@@ -245,17 +231,18 @@ class Own(Task):
 """
 
 
-def test_a_class_that_is_no_configurable_task_is_scored_by_its_own_code(tmp_path: Path) -> None:
-    write_task(tmp_path, "plain", ROWS)
-    (tmp_path / "plain.py").write_text(_PLAIN)
-    (tmp_path / "plain.yaml").write_text("task: plain\nclass: !function plain.Own\n")
+def test_a_class_that_is_no_configurable_task_is_scored_by_its_own_code(tmp_path: Path):
+    write_class(tmp_path, "plain", _PLAIN)
     task = harness.find("plain", tmp_path).tasks["plain"]
     harness.prepare(task, shots=None, seed=1234, split=None)
     assert frozen(task).gates == [("task.size", {})]
     assert harness.scores(harness.offline_task("plain.yaml", tmp_path, ROWS[0]), ROWS[:1], ["abc"]) == [{"size": 3}]
 
 
-def test_a_document_with_a_reference_that_makes_a_wrong_text_right_is_left_out(load: Loaded) -> None:
+def test_a_document_with_a_choice_without_text_or_a_reference_that_makes_a_wrong_text_right_is_left_out(load: Loaded):
+    found = frozen(load([ROWS[0], {**ROWS[0], "c": ["a", ""]}], **CHOICE))
+    assert found.unjudgeable == ["document 1: expected choices that are texts, got ['a', '']"]
+    assert len(found.rows) == 1
     several = {"doc_to_target": "c"}
     ignored = [{"metric": "exact_match", "ignore_punctuation": True}]
     rows = [{**row, "c": texts} for row, texts in zip(ROWS, (["yes", ""], ["?!"], ["yes"]), strict=False)]

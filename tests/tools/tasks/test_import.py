@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import random
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from pytest_lmgate.errors import ConfigError, DataError, LmgateError
 from tests.end_to_end.projects import Project
@@ -53,16 +55,13 @@ def project(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatc
 
 
 @pytest.fixture
-def run(tasks: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
+def run(tasks: Path) -> Callable[..., dict[str, Any]]:
     """Run ``lmgate import`` and return what it prints for programs."""
     from pytest_lmgate.cli.app import app
 
     def run(*words: str) -> dict[str, Any]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            app(["import", *words, "--include-path", str(tasks), "--json"], standalone_mode=True)
-        found = json.loads(capsys.readouterr().out)
-        return {**found, "exit": ended.value.code}
+        done = CliRunner().invoke(app, ["import", *words, "--include-path", str(tasks), "--json"])
+        return {**json.loads(done.stdout), "exit": done.exit_code}
 
     return run
 
@@ -74,10 +73,10 @@ def refused(project: Path, tasks: Path) -> Callable[..., str]:
 
     def run(*words: str) -> str:
         before = (project / "lmgate.yaml").read_text()
-        with pytest.raises(LmgateError) as caught:
-            app(["import", *words, "--include-path", str(tasks)], standalone_mode=False)
+        done = CliRunner().invoke(app, ["import", *words, "--include-path", str(tasks)])
+        assert isinstance(done.exception, LmgateError), done.output
         assert (project / "lmgate.yaml").read_text() == before
-        return str(caught.value)
+        return str(done.exception)
 
     return run
 
@@ -143,17 +142,20 @@ ROWS = [{"q": f"one {at}", "c": ["the cat", "a dog"], "a": at % 2} for at in ran
 
 
 def write_class(folder: Path, name: str, code: str) -> None:
-    """Write a task that is a class."""
+    """Write a task that is a class ``Own``."""
     write_task(folder, name, ROWS)
-    (folder / f"{name}.py").write_text(_CLASS + code)
+    (folder / f"{name}.py").write_text(code)
     (folder / f"{name}.yaml").write_text(f"task: {name}\nclass: !function {name}.Own\n")
 
 
-def write_group(folder: Path, *tasks: str) -> None:
-    (folder / "both.yaml").write_text(yaml.safe_dump({"group": "both", "task": [*tasks]}))
+def write_pair(folder: Path, one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Write two tasks, and a group of both."""
+    write_task(folder, "one", ROWS, **one)
+    write_task(folder, "other", ROWS, **other)
+    (folder / "both.yaml").write_text("group: both\ntask: [one, other]\n")
 
 
-def test_it_adds_an_entry_a_file_and_a_gate_and_leaves_all_else(project: Path, tasks: Path, run: Any) -> None:
+def test_it_adds_an_entry_a_file_and_a_gate_and_leaves_all_else(project: Path, tasks: Path, run: Any):
     make_task(tasks / "arc", "arc_easy")
     before = (project / "lmgate.yaml").read_text()
     found = run("arc_easy", "--shots", "2")
@@ -172,7 +174,7 @@ def test_it_adds_an_entry_a_file_and_a_gate_and_leaves_all_else(project: Path, t
     assert [*yaml.safe_load((project / "lmgate.yaml").read_text())["datasets"]] == ["arc_easy", "again"]
 
 
-def test_a_file_that_the_harness_leaves_out_for_its_include_is_named(project: Path, tasks: Path, refused: Any) -> None:
+def test_a_file_that_the_harness_leaves_out_for_its_include_is_named(project: Path, tasks: Path, refused: Any):
     (tasks / "quiz.yaml").write_text("task: quiz\ninclude: gone.yaml\n")
     (tasks / "other.yaml").write_text("task: other\ninclude: lost.yaml\n")
     said = refused("quiz")
@@ -181,9 +183,7 @@ def test_a_file_that_the_harness_leaves_out_for_its_include_is_named(project: Pa
     assert "lost.yaml" not in said
 
 
-def test_the_same_command_writes_the_same_and_check_names_what_differs(
-    project: Path, tasks: Path, run: Any, refused: Any
-) -> None:
+def test_a_command_writes_the_same_again_and_check_names_changes(project: Path, tasks: Path, run: Any, refused: Any):
     make_task(tasks / "gsm8k", "gsm8k")
     words = ["gsm8k", "--shots", "1"]
     run(*words)
@@ -201,7 +201,7 @@ def test_the_same_command_writes_the_same_and_check_names_what_differs(
     assert "line 2: expected an object" in refused(*words, "--check")
 
 
-def test_pytest_judges_without_the_harness_and_reads_the_cache_again(project: Path, tasks: Path, run: Any) -> None:
+def test_pytest_judges_without_the_harness_and_reads_the_cache_again(project: Path, tasks: Path, run: Any):
     for name in ("arc_easy", "gsm8k"):
         make_task(tasks / name, name)
         run(name)
@@ -247,16 +247,14 @@ _ROLLING = {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_t
     ],
 )  # fmt: skip
 def test_what_cannot_be_imported_is_refused_with_its_reason(
-    project: Path, tasks: Path, refused: Any, task: dict[str, Any], rows: list[Any], words: list[str], said: str
-) -> None:
+    project: Path, tasks: Path, refused: Any, task: Any, rows: Any, words: Any, said: str
+):
     write_task(tasks, "quiz", rows, **task)
     assert said in refused(*words)
     assert not list(project.glob("data/*"))
 
 
-def test_nothing_of_the_users_is_written_over_and_check_names_other_rows(
-    project: Path, tasks: Path, run: Any, refused: Any
-) -> None:
+def test_nothing_of_users_is_replaced_and_check_names_other_rows(project: Path, tasks: Path, run: Any, refused: Any):
     write_task(tasks, "quiz", ROWS, **CHOICE)
     data, before = project / "data" / "quiz.jsonl", (project / "lmgate.yaml").read_text()
     data.parent.mkdir()
@@ -280,38 +278,32 @@ def test_nothing_of_the_users_is_written_over_and_check_names_other_rows(
     assert "quiz.jsonl cannot be read" in refused("quiz", "--check")
 
 
-_JUDGED = "def score(doc, results):\n    return {'exact_match': ask(results[0])}\n"
+_ASKS = "def score(doc, results):\n    return {'exact_match': OpenAI()}\n"
 _MADE = "OpenAI = type('OpenAI', (), {'__module__': 'openai.client'})\n"
 
 
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        (f"def ask(text):\n    from openai import OpenAI\n    return OpenAI()\n{_JUDGED}", "a judge model by openai"),
-        (f"{_MADE}def ask(text):\n    return OpenAI()\n{_JUDGED}", "a judge model by openai"),
+        (_ASKS.replace("    return", "    from openai import OpenAI\n    return"), "a judge model by openai"),
+        (f"{_MADE}{_ASKS}", "a judge model by openai"),
         ("import sys\nprint('no swipl in PATH')\nsys.exit(1)\n", "ends Python, exit code 1: no swipl in PATH"),
     ],
 )
-def test_code_that_asks_a_judge_model_or_ends_python_is_refused(
-    tasks: Path, refused: Any, code: str, said: str
-) -> None:
+def test_code_that_asks_a_judge_model_or_ends_python_is_refused(tasks: Path, refused: Any, code: str, said: str):
     write_task(tasks, "quiz", ROWS, code, **TEXT)
     assert said in refused("quiz")
 
 
-def test_a_class_whose_own_aggregation_is_the_mean_is_gated(
-    tasks: Path, project: Path, run: Any, evaluate: Any
-) -> None:
-    write_class(tasks, "spans", _MEANS)
+def test_a_class_whose_own_aggregation_is_the_mean_is_gated(tasks: Path, project: Path, run: Any, evaluate: Any):
+    write_class(tasks, "spans", _CLASS + _MEANS)
     found = run("spans")
     assert found["metrics"] == [{"metric": "task.even", "arguments": {}}]
     assert found["notes"] == ["most is left out: its aggregation, code of the task, is not a mean over rows"]
     assert evaluate("metric_of", "task.even", "tiny", "spans", max_new_tokens=4) == 0.5
 
 
-def test_code_that_scores_choices_gets_no_text_and_no_greedy_flags(
-    tasks: Path, run: Any, refused: Any, evaluate: Any
-) -> None:
+def test_code_that_scores_choices_gets_no_text_and_no_greedy_flags(tasks: Path, run: Any, refused: Any, evaluate: Any):
     scores = "import math\n\ndef score(doc, results):\n    return {'acc': math.exp(results[doc['a']][0])}\n"
     write_task(tasks, "likely", ROWS, scores, **CHOICE)
     greedy = "def score(doc, results):\n    return {'acc': float(results[doc['a']][1])}\n"
@@ -324,35 +316,25 @@ def test_code_that_scores_choices_gets_no_text_and_no_greedy_flags(
     assert "acc is left out: code of the task looks at whether a choice is the greedy" in refused("greedy")
 
 
-def test_several_requests_of_a_document_and_a_prompt_for_each_choice_in_a_chat_are_refused(
-    tasks: Path, refused: Any
-) -> None:
-    write_class(tasks, "turns", _TURNS)
+def test_several_requests_of_a_document_and_a_prompt_for_each_choice_in_a_chat_are_refused(tasks: Path, refused: Any):
+    write_class(tasks, "turns", _CLASS + _TURNS)
     assert "it makes several requests of a document" in refused("turns")
     make_task(tasks / "winogrande", "winogrande")
     assert "a prompt for each choice, which cannot be messages" in refused("winogrande", "--chat")
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "said"),
-    [
-        (CHOICE, TEXT, "different kinds"),
-        *[({**TEXT, "metric_list": [{"metric": "bleu"}]},) * 2 + ("a mean of its tasks' bleu, which is not a mean",)],
-        *[({**_ROLLING, "metric_list": [{"metric": "bits_per_byte"}]},) * 2 + ("bpb, which is not a mean over rows",)],
-    ],
-)
-def test_a_group_of_unequal_tasks_or_whose_number_is_no_mean_over_rows_is_refused(
-    tasks: Path, refused: Any, one: dict[str, Any], other: dict[str, Any], said: str
-) -> None:
-    write_task(tasks, "one", ROWS, **one)
-    write_task(tasks, "other", ROWS, **other)
-    write_group(tasks, "one", "other")
-    assert said in refused("both")
+def test_a_group_of_unequal_tasks_or_whose_number_is_no_mean_over_rows_is_refused(tasks: Path, refused: Any):
+    write_pair(tasks, CHOICE, TEXT)
+    assert "different kinds" in refused("both")
+    for task, metric, said in (
+        (TEXT, "bleu", "bleu, which is not a mean"),
+        (_ROLLING, "bits_per_byte", "bpb, which is"),
+    ):
+        write_pair(tasks, *({**task, "metric_list": [{"metric": metric}]},) * 2)
+        assert f"a mean of its tasks' {said}" in refused("both")
 
 
-def test_a_reference_that_the_extraction_cannot_read_is_told_and_left_out_on_request(
-    tasks: Path, run: Any, refused: Any
-) -> None:
+def test_a_reference_that_no_extraction_reads_is_told_and_left_out_on_request(tasks: Path, run: Any, refused: Any):
     rows = [{"q": f"one {at}", "a": f"a sum\n#### {at}"} for at in range(4)]
     steps = [{"function": "regex", "regex_pattern": "#### ([0-9]+)"}, {"function": "take_first"}]
     metric = {**TEXT["metric_list"][0], "regexes_to_ignore": ["(?s).*#### "]}
@@ -368,9 +350,7 @@ def test_a_reference_that_the_extraction_cannot_read_is_told_and_left_out_on_req
     assert note.startswith("the extraction number reads 0 of 4 references")
 
 
-def test_code_of_a_task_scores_when_a_gate_is_judged_and_says_if_it_cannot(
-    tasks: Path, run: Any, evaluate: Any
-) -> None:
+def test_code_of_a_task_scores_when_a_gate_is_judged_and_says_if_it_cannot(tasks: Path, run: Any, evaluate: Any):
     code = "def score(doc, results):\n    return {'length': len(results[0])}\n"
     metrics = [{"metric": "length", "aggregation": "mean", "higher_is_better": True}]
     settings = {"until": ["<s>"], "max_gen_toks": 5}
@@ -384,9 +364,7 @@ def test_code_of_a_task_scores_when_a_gate_is_judged_and_says_if_it_cannot(
         evaluate("metric_of", "task.lenght", "tiny", "essay")
 
 
-def test_votes_among_several_texts_equal_the_harness_on_the_same_texts(project: Path, tasks: Path, run: Any) -> None:
-    import random
-
+def test_votes_among_several_texts_equal_the_harness_on_the_same_texts(project: Path, tasks: Path, run: Any):
     from lm_eval.api.instance import Instance
 
     from pytest_lmgate.measure.evaluator import Evaluator
@@ -401,8 +379,7 @@ def test_votes_among_several_texts_equal_the_harness_on_the_same_texts(project: 
     found = run(name)
     evaluator = Evaluator(load_project(project), Options(cache=project / "cache"))
     rows = evaluator.resolver.rows(name)
-    settings = rows.spec
-    assert (settings.repeats, settings.temperature, settings.seed) == (64, 0.2, 1234)
+    assert (rows.spec.repeats, rows.spec.temperature, rows.spec.seed) == (64, 0.2, 1234)
     drawn, count = random.Random(0), found["rows"]
     said = ["The answer is 7.", "The answer is 7,748", "The answer is 7748.", "The answer is 48", "seven", "#### 7"]
     texts = [drawn.choice(said) for _ in range(64 * count)]
@@ -431,12 +408,8 @@ def test_votes_among_several_texts_equal_the_harness_on_the_same_texts(project: 
         evaluator.bind_gate(parse_marker("exact_min", ("tiny", name, 0.5), {"variant": "maj-8:pass@4"}))
 
 
-def test_without_a_model_the_gate_names_none_and_a_group_without_a_number_is_the_mean_over_all_rows(
-    project: Path, tasks: Path, run: Any
-) -> None:
-    for name in ("one", "other"):
-        write_task(tasks, name, ROWS, **CHOICE)
-    write_group(tasks, "one", "other")
+def test_a_gate_may_lack_a_model_and_a_group_without_a_number_is_the_mean_of_rows(project: Path, tasks: Path, run: Any):
+    write_pair(tasks, CHOICE, CHOICE)
     (project / "lmgate.yaml").write_text("defaults: {batch_size: 2}")
     found = run("both")
     assert found["rows"] == 8
@@ -450,7 +423,7 @@ def test_without_a_model_the_gate_names_none_and_a_group_without_a_number_is_the
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_full_disk_leaves_lmgate_yaml_as_it_was_and_no_data(
     project: Path, tasks: Path, refused: Any, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+):
     write_task(tasks, "quiz", ROWS, **CHOICE)
     synced, fsync = list[int](), os.fsync
 
@@ -466,7 +439,7 @@ def test_a_full_disk_leaves_lmgate_yaml_as_it_was_and_no_data(
 
 
 @pytest.mark.parametrize("value", [float("nan"), "\ud800"])
-def test_a_document_that_is_no_json_in_utf_8_is_an_error(value: Any) -> None:
+def test_a_document_that_is_no_json_in_utf_8_is_an_error(value: Any):
     from pytest_lmgate.tools.tasks.command import Imported
 
     with pytest.raises(DataError, match="the task's documents cannot be written as JSON in UTF-8: "):
