@@ -31,7 +31,7 @@ VLLM := tests/engines/vllm tests/engines/contract --engine vllm \
 VERSIONED := $(addprefix tests/,identity plugin settings data/test_corpus.py windows/test_rows.py windows/test_tokens.py \
 	$(addprefix cache/test_,locks.py remote.py store.py versions.py) report/test_page.py report/test_result.py \
 	$(addprefix end_to_end/test_,gates.py yaml_gates.py texts.py))
-BARE := $(addprefix tests/end_to_end/test_,bad_input.py faults.py fixtures.py measure_command.py)
+BARE := $(addprefix tests/end_to_end/test_,faults.py fixtures.py)
 ALLURE := allure-pytest pytest-html
 LLAMA := llama-cpp-python[server] xllamacpp==2026.10.11549
 TESTERS := pytest-xdist html5lib hypothesis jsonschema scipy markdown-it-py nltk rouge-score==0.1.2 prometheus-client peft

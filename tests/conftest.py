@@ -28,8 +28,8 @@ SLOW = (
     "tests/measure/test_loop.py",
     "tests/measure/test_choices.py",
     "tests/measure/test_against_the_harness.py",
-    "tests/end_to_end/test_session_code.py",
-    "tests/end_to_end/test_verify.py",
+    "tests/end_to_end/test_cache.py",
+    "tests/end_to_end/test_untrue_entries.py",
     "tests/example_project/test_runs.py",
 )
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

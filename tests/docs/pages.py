@@ -149,9 +149,17 @@ def differences(said: tuple[str, ...], printed: str) -> str:
             return f"the page says\n    {line}\nand the command printed\n" + "\n".join(f"    {each}" for each in left)
         left = left[found + 1 :]
         rest_may_differ = False
-    return (
-        "" if not left or rest_may_differ else "the command printed more:\n" + "\n".join(f"    {each}" for each in left)
+    rest = "".join(f"\n    {each}" for each in left)
+    return "" if not left or rest_may_differ else f"the command printed more:{rest}"
+
+
+def missing(block: str, printed: str) -> str:
+    """As `differences`, of a block that shows a part of what was printed, without drawn lines and what says when."""
+    said, lines = (
+        [line.strip("= ") for line in text.splitlines() if not line.startswith("  measured")]
+        for text in (block, printed)
     )
+    return differences(("...", *said, "..."), "\n".join(lines))
 
 
 def _alike(said: str, printed: str) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.models.tiny import tiny_llama, word_level
+from tests.end_to_end.writers import make_writer
 
 SPECIAL = ("<unk>", "<s>", "</s>")
 NAMES = ("Tom", "Mina", "Ana", "Bo")
@@ -55,13 +55,10 @@ def cnn_dailymail() -> Rows:
 
 def hellaswag() -> Rows:
     drawn = random.Random(3)
+    endings = [[f"e{number}-{at} box" for at in range(4)] for number in range(50)]
     return [
-        {
-            "ctx": f"She opens box{number}",
-            "endings": [f"e{number}-{at} box" for at in range(4)],
-            "label": drawn.choice("0123"),
-        }
-        for number in range(50)
+        {"ctx": f"She opens box{number}", "endings": each, "label": drawn.choice("0123")}
+        for number, each in enumerate(endings)
     ]
 
 
@@ -87,25 +84,10 @@ def some_wrong(right: Mapping[str, str], share: float, seed: int) -> dict[str, s
 
 def save_model(folder: Path, after: Mapping[str, str]) -> None:
     """Save a Llama that writes the successor of each word, and behind another word ends."""
-    import torch
-    import transformers
-
-    transformers.utils.logging.disable_progress_bar()
     endings = [ending.split()[0] for row in hellaswag() for ending in row["endings"]]
     words = list(dict.fromkeys([*SPECIAL, *after, *after.values(), *endings, "roads", "are", "closed"]))
-    ids = {word: index for index, word in enumerate(words)}
-    size = -(-len(words) // 32) * 32
-    llama = tiny_llama(len(words), hidden_size=size, intermediate_size=8, max_position_embeddings=256)
-    layer = llama.model.layers[0]
     behind = {word: "roads" for word in words if word.startswith("Flood")} | {"roads": "are", "are": "closed"}
-    with torch.no_grad():
-        llama.model.embed_tokens.weight.copy_(torch.eye(len(words), size))
-        for weight in (layer.self_attn.o_proj.weight, layer.mlp.down_proj.weight, llama.lm_head.weight):
-            weight.zero_()
-        for word in words:
-            llama.lm_head.weight[ids[{**behind, **after}.get(word, "</s>")], ids[word]] = 1.0
-    llama.save_pretrained(folder)
-    word_level(words, unk_token="<unk>", bos_token="<s>", eos_token="</s>").save_pretrained(folder)
+    make_writer(folder, words, {**dict.fromkeys(words, "</s>"), **behind, **after}, sure=1.0, context=256)
 
 
 def write_rows(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -23,7 +23,6 @@ PAGES = {
 RUN = [name for name, found in PAGES.items() if any(isinstance(step, Command) for step in found)]
 # The page with a model of 135 million weights, which `make test-real` has.
 REAL, REAL_MODEL = "docs/howto/real_model.md", os.environ.get("REAL_MODEL", "")
-
 # The page whose libraries are not installed beside the others, which `make test-tracking` has.
 TRACKING, TRACKERS = "docs/howto/tracking.md", ("trackio", "mlflow", "allure", "pytest_html")
 
@@ -104,8 +103,6 @@ def test_the_page_on_decisions_shows_columns_of_the_summary_that_was_written() -
 GUIDE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", GUIDE, flags=re.DOTALL | re.MULTILINE)
 YAML = [yaml.safe_load(body) for kind, body in BLOCKS if kind == "yaml"]
-OURS = ("pytest ", "lmgate ")
-GATE_OF_YAML = "gates:\n  - ppl_max: {model: die, dataset: words, limit: 60.5}\n"
 
 
 def scripts(found: Any) -> Iterator[str]:
@@ -121,14 +118,13 @@ def scripts(found: Any) -> Iterator[str]:
             yield from scripts(each)
 
 
-LINES = [line for document in YAML for line in scripts(document) if line.startswith(OURS)]
+LINES = [line for document in YAML for line in scripts(document) if line.startswith(("pytest ", "lmgate "))]
 
 
 @pytest.fixture
 def shell(measured: Project) -> Any:
     """Run a script where ``pytest`` and ``lmgate`` are those of this environment."""
-    yaml_file = measured.folder / "lmgate.yaml"
-    yaml_file.write_text(yaml_file.read_text() + GATE_OF_YAML)
+    measured.add_gates("ppl_max: {model: die, dataset: words, limit: 60.5}")
     folder = measured.folder / "programs"
     folder.mkdir()
     for name, module in (("pytest", "pytest"), ("lmgate", "pytest_lmgate.cli")):
@@ -160,7 +156,6 @@ def test_the_shell_script_is_green_and_turns_red_with_the_model(measured: Projec
     assert shell(script) == 0
     (measured.folder / "report.json").rename(measured.folder / "main.json")
     assert (measured.folder / "report.html").exists()
-    yaml_file = measured.folder / "lmgate.yaml"
-    yaml_file.write_text(yaml_file.read_text().replace("/die}", "/sure}"))
+    measured.change("/die}", "/sure}")
     assert shell(script) == 1
     assert len(list((measured.folder / "runs").iterdir())) == 2

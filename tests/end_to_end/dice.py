@@ -98,9 +98,7 @@ class DiceProject(Project):
 
     def gates(self, gates: Sequence[tuple[str, str]]) -> DiceProject:
         """Add a gate of the perplexity of each of these models on a dataset."""
-        lines = [f"  - ppl_max: {{model: {model}, dataset: {data}, limit: 6.01}}" for model, data in gates]
-        with (self.folder / "lmgate.yaml").open("a") as file:
-            file.write("\n".join(["gates:", *lines]) + "\n")
+        self.add_gates(*(f"ppl_max: {{model: {model}, dataset: {data}, limit: 6.01}}" for model, data in gates))
         return self
 
     @property

@@ -68,7 +68,6 @@ class Outcome:
 
     @property
     def text(self) -> str:
-        """Both streams."""
         return self.out + self.err
 
     @property
@@ -91,7 +90,6 @@ class Outcome:
         return self
 
     def is_silent_on(self, *texts: str) -> Outcome:
-        """Check that none of `texts` was written."""
         for text in texts:
             assert text not in self.text, f"expected not to read {text!r} in\n{self.text}"
         return self
@@ -119,11 +117,9 @@ class Project:
 
     @property
     def settings(self) -> str:
-        """The text of lmgate.yaml."""
         return (self.folder / "lmgate.yaml").read_text(encoding="utf-8")
 
     def change(self, old: str, new: str) -> Project:
-        """Replace a text of lmgate.yaml."""
         assert old in self.settings, self.settings
         (self.folder / "lmgate.yaml").write_text(self.settings.replace(old, new), encoding="utf-8")
         return self
@@ -146,12 +142,10 @@ class Project:
         cwd: Path | None = None,
         stdout: int = subprocess.PIPE,
         fresh: bool = True,
-        early: bool = False,
-        torch_free: bool = False,
     ) -> Any:
         """Start pytest, in a new interpreter or in a warm one (see `tests.warm`), and return the process."""
         return subprocess.Popen(
-            [self._python(env, fresh, early, torch_free), "-m", "pytest", *arguments],
+            [self._python(env, fresh), "-m", "pytest", *arguments],
             cwd=cwd or self.folder,
             env=environment() | dict(env or {}),
             stdin=subprocess.DEVNULL,
@@ -178,7 +172,7 @@ class Project:
         done = run_warm(python, "-m", "pytest", *arguments, folder=cwd or self.folder, environment=variables)
         return Outcome(done.returncode, done.stdout, done.stderr)
 
-    def _python(self, env: Mapping[str, str] | None, fresh: bool, early: bool, torch_free: bool) -> str:
+    def _python(self, env: Mapping[str, str] | None, fresh: bool, early: bool = False, torch_free: bool = False) -> str:
         if fresh or any(name.startswith(READ_BY_PYTHON) and name != "PYTHONPATH" for name in env or ()):
             return sys.executable
         early = early or any(name.startswith(READ_BY_TRANSFORMERS) for name in env or ())
@@ -195,7 +189,6 @@ class Project:
 
     @property
     def cache(self) -> Path:
-        """The cache folder."""
         return self.folder / ".lmgate_cache"
 
     @property
@@ -252,7 +245,6 @@ def environment() -> dict[str, str]:
 
 
 def scale_head(folder: Path, factor: float) -> None:
-    """Multiply the weights of a model's head."""
     from safetensors.torch import load_file, save_file
 
     file = folder / "model.safetensors"
@@ -277,3 +269,18 @@ def make_models(folder: Path) -> None:
             tokenizer.save_pretrained(folder / name)
     draw = torch.randint(3, FACES, (WORDS,)).tolist()
     (folder / "words.txt").write_text(" ".join(vocabulary[index] for index in draw), encoding="utf-8")
+
+
+def lmgate(
+    folder: Path, *arguments: str, code: int = 0, env: Mapping[str, str] | None = None, typed: str = ""
+) -> Outcome:
+    """Run a command to its end and check its exit code."""
+    python = warm_python(environment(), "transformers" if arguments[0] in ("init", "measure", "why") else "pytest")
+    variables = environment() | dict(env or {})
+    done = run_warm(python, "-m", "pytest_lmgate.cli", *arguments, folder=folder, environment=variables, typed=typed)
+    return Outcome(done.returncode, done.stdout, done.stderr).expect(code)
+
+
+def lmgate_json(folder: Path, *arguments: str, code: int = 0) -> Any:
+    """Run a command with ``--json``, and return what it printed."""
+    return json.loads(lmgate(folder, *arguments, "--json", code=code).out)

@@ -34,8 +34,6 @@ CONFTEST = """
             return [each.targets / 10.0 for each in requests]
 
         def generate(self, prompts, settings):
-            with (HERE / "generated.txt").open("a") as file:
-                file.write(f"{settings.signature}\\n")
             with (HERE / "read.jsonl").open("a") as file:
                 file.writelines(json.dumps("".join(map(chr, each.ids))) + "\\n" for each in prompts)
             last = [str(each.prompt if isinstance(each.prompt, str) else each.prompt[-1][1]) for each in prompts]
@@ -84,7 +82,6 @@ class AnswersProject(Project):
         (self.folder / f"{name}.writer").write_text(json.dumps({"texts": texts, **facts}))
 
     def judged(self, code: int) -> tuple[Outcome, list[dict[str, Any]]]:
-        """Run the gates; return them too."""
         return self.run("--lmgate-report", "json:report.json").expect(code), self.report()["gates"]
 
 
@@ -113,9 +110,6 @@ def test_one_generation_serves_all_variants_and_a_failure_shows_what_was_extract
     )
     ran, gates = project.judged(0)
     assert [each["value"] for each in gates] == [5 / 8, 6 / 8, 5 / 8, 3 / 8, 1 / 8, 37.5, 6 / 8]
-    assert set((project.folder / "generated.txt").read_text().splitlines()) == {
-        "max_new_tokens:40|num_beams:1|stop:['Q:']"
-    }
     assert len({each["fingerprint"] for each in gates}) == 1
     ran.says("3 of 8 texts without an answer (37.5%), 1 of 8 texts cut at max_new_tokens (12.5%)")
     assert [tuple(each["answers"].values()) for each in gates[:2]] == [(8, 3, 1), (8, 1, 1)]
@@ -168,8 +162,8 @@ def test_the_share_of_texts_cut_at_max_new_tokens_is_gated_whatever_is_extracted
         against,
     )
     ran, (passed, failed, longer, mute, compared) = project.judged(1)
-    assert [each["value"] for each in (passed, failed, longer)] == [0.125, 0.125, 0.0]
-    assert [each["verdict"] for each in (passed, failed, longer, mute)] == ["pass", "fail", "pass", "error"]
+    shown = [(each["value"], each["verdict"]) for each in (passed, failed, longer, mute)]
+    assert shown == [(0.125, "pass"), (0.125, "fail"), (0.0, "pass"), (None, "error")]
     assert "'math': cut: whether a text was cut at max_new_tokens is not known: some engines" in mute["message"]
     assert (compared["value"], compared["comparison"]["degradation"]) == (0.5, 0.375)
     worst = failed["worst"][0]
@@ -184,20 +178,6 @@ def test_given_texts_and_functions_do_not_say_whether_they_were_cut(project: Ans
     project.write(test_cut=function + marked(function="cut_max(function, 'math', 0.5)") + given)
     ran = project.run().expect(1, failed=1, error=1).says("only a model's own texts say whether they were cut")
     ran.says("is not known: some engines do not say, and a function")
-
-
-def test_what_cannot_be_asked_of_answers_is_told_when_the_gates_are_collected(project: AnswersProject) -> None:
-    wrong = {
-        "variant: expected an extraction of the dataset, got 'strict'": ("exact_min", "boxed", {"variant": "strict"}),
-        "got 'strickt' (did you mean 'strict'?); it has strict,": ("exact_min", "math", {"variant": "strickt"}),
-        "seed: only sampling needs one": ("exact_min", "math", {"seed": 3}),
-        "ignore: expected a regular expression of Python, got '('": ("exact_min", "math", {"ignore": ["("]}),
-        "dataset 'raw': invalid needs extract:": ("invalid_max", "raw", {}),
-    }
-    gates = [gate(marker, limit=0.5, dataset=data, **given) for marker, data, given in wrong.values()]
-    datasets = {"math": DATASET, "boxed": DATASET | {"extract": "boxed"}, "raw": DATASET | {"extract": None}}
-    project.gates(*gates, datasets=datasets)
-    project.run("--collect-only").expect(4).says(*wrong)
 
 
 # Datasets of whole chats, which the model's own template makes into text.
@@ -220,7 +200,7 @@ def test_messages_that_cannot_be_are_refused(project: AnswersProject) -> None:
     wrong: dict[str, tuple[Any, str]] = {
         "row 0: messages: column 'turns': expected a list of turns, got []": ([], "turns"),
         "expected a list of turns, got 'hi'": ("hi", "turns"),
-        "expected turns of role and content, both texts, got {'role': 'user'}": ([{"role": "user"}], "turns"),
+        "both texts, got {'role': 'user'}": ([{"role": "user"}], "turns"),
         "both texts, got {'role': 'user', 'content': 3}": ([{"role": "user", "content": 3}], "turns"),
         "no column 'turn' (did you mean 'turns'?)": (CHAT, "turn"),
     }

@@ -1,5 +1,9 @@
-"""Two models in a gate or a fixture: KL divergence, the same most likely token, and all of llama.cpp's statistics."""
+"""Two models in a gate or a fixture: KL divergence, llama.cpp's statistics, and where a model got worse."""
 
+import json
+import random
+import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -7,7 +11,8 @@ from typing import Any
 import pytest
 
 from pytest_lmgate.engines.tokenizers import quiet
-from tests.end_to_end.projects import Project, marked
+from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project, lmgate, marked
+from tests.models.tiny import made_once, word_level
 
 MEAN = 'kl_max("noisy", "float", "words", 10.0)'
 
@@ -33,12 +38,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Path:
 
 @pytest.fixture
 def two(project: Project, pair: Path) -> Project:
-    """A project that names both, too."""
     return project.add("models", **{name: f"path: {pair}/{name}" for name in ("float", "noisy")})
 
 
 def gates(project: Project) -> dict[str, dict[str, Any]]:
-    return {gate["id"].partition("::")[2].partition("::")[2]: gate for gate in project.report()["gates"]}
+    return {gate["id"].rpartition("::")[2]: gate for gate in project.report()["gates"]}
 
 
 def test_gates_on_two_models_are_judged_and_any_statistic_of_a_second_run_needs_no_torch(two: Project) -> None:
@@ -58,8 +62,7 @@ def test_gates_on_two_models_are_judged_and_any_statistic_of_a_second_run_needs_
     two.write(
         test_gates="""
             def test_fixtures(kl_of, compare_of):
-                for statistic in ("mean", "median", "p90", "p95", "p99", "p99.9", "max"):
-                    assert kl_of("noisy", "float", "words", statistic=statistic).cached
+                assert kl_of("noisy", "float", "words", statistic="max").cached
                 whole, mean = compare_of("noisy", "float", "words"), kl_of("noisy", "float", "words")
                 assert whole.cached and whole.kl.value == mean and mean.direction == "lower" and mean.n == 399
                 assert "Mean PPL(Q)-PPL(base)" in str(whole)
@@ -68,18 +71,9 @@ def test_gates_on_two_models_are_judged_and_any_statistic_of_a_second_run_needs_
     two.run(torch_free=True).expect(0, passed=1)
 
 
-def test_a_gate_between_copies_of_the_same_weights_is_reported_since_it_can_never_fail(
+def test_two_models_of_the_same_weights_or_likelihoods_are_named_since_a_gate_between_them_can_never_fail(
     two: Project, pair: Path
 ) -> None:
-    shutil.copytree(pair / "float", two.folder / "copy")
-    two.add("models", copy="path: copy", half="path: copy, dtype: bfloat16")
-    two.write(test_gates=marked(copy=MEAN.replace("noisy", "copy"), half=MEAN.replace("noisy", "half")))
-    done = two.run().expect(0, passed=2)
-    done.says("'copy' and its reference 'float' have the same weights and run in the same way: a gate")
-    done.is_silent_on("'half' and its reference")
-
-
-def test_two_models_that_give_every_token_the_same_likelihood_are_named(two: Project, pair: Path) -> None:
     import peft
     import transformers
 
@@ -87,13 +81,16 @@ def test_two_models_that_give_every_token_the_same_likelihood_are_named(two: Pro
         model = transformers.AutoModelForCausalLM.from_pretrained(pair / "float")
         untrained = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"]))
         untrained.save_pretrained(str(two.folder / "untrained"))
+    shutil.copytree(pair / "float", two.folder / "copy")
+    two.add("models", copy="path: copy", half="path: copy, dtype: bfloat16")
     two.add("models", tuned=f"path: {pair}/float, adapter: untrained")
+    kl = {name: MEAN.replace("noisy", name) for name in ("copy", "half", "tuned", "noisy")}
     better = 'no_regression("ppl", "{}", "words", "99%", against="float")'.format
-    two.write(
-        test_gates=marked(kl=MEAN.replace("noisy", "tuned"), ppl=better("tuned"), other=MEAN, worse=better("noisy"))
-    )
-    done, same = two.run(), "gave every token exactly the same likelihood: either the adapter or quantization of one"
+    done = two.write(test_gates=marked(**kl, ppl=better("tuned"), worse=better("noisy"))).run()
+    same = "gave every token exactly the same likelihood: either the adapter or quantization of one"
     done.says(f"'tuned' and its reference 'float' {same}", f"'tuned' and 'float' {same}").is_silent_on("'noisy' and")
+    done.says("'copy' and its reference 'float' have the same weights and run in the same way: a gate")
+    done.is_silent_on("'half' and its reference")
 
 
 def test_a_sampled_divergence_is_judged_kept_and_compared(two: Project) -> None:
@@ -118,3 +115,91 @@ def test_a_sampled_divergence_is_judged_kept_and_compared(two: Project) -> None:
     assert abs(found["self_kl_max[noisy-asked-max_new_tokens:8]"]["value"]) < 1e-9
     two.run("-k", "not exact", torch_free=True).expect(1, passed=3, failed=1).says("+0% [+0, +0]")
     two.run("-k", "exact").expect(4).says("max_new_tokens: only estimator='sampled' writes texts")
+
+
+WORDS = [f"w{index}" for index in range(57)]
+RARE, LENGTH = "w55", 30
+
+
+def make_models(folder: Path) -> None:
+    import torch
+    import transformers
+
+    vocabulary = ["<unk>", "<s>", "</s>", *WORDS]
+    tokenizer = word_level(vocabulary, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
+    size = {"vocab_size": 60, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 32}
+    config = transformers.GPT2Config(**size, tie_word_embeddings=False, bos_token_id=1)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    norm, head = model.transformer.ln_f, model.lm_head.weight
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.zero_()
+        norm.bias[0] = 1
+
+        def save(name: str) -> None:
+            model.save_pretrained(folder / name)
+            tokenizer.save_pretrained(folder / name)
+
+        save("fair")
+        head[vocabulary.index(RARE), 0] = -4
+        save("deaf")
+
+
+@pytest.fixture
+def tagged(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    damaged = made_once(tmp_path_factory.getbasetemp(), "damaged", make_models)
+    draw = random.Random(3)
+    rows = []
+    for row in range(40):
+        language = "ko" if row % 4 == 0 else "en"
+        words = draw.choices(WORDS[1:55], k=LENGTH)
+        for at in (3, 11, 3 + row % 20) if language == "ko" else ():
+            words[at] = RARE
+        rows.append({"text": " ".join(words), "language": language, "source": "web"})
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return Project(tmp_path).write(
+        pytest_ini="[pytest]\n",
+        conftest=COUNT_MEASUREMENTS,
+        lmgate_yaml=f"""
+            models:
+              fair: {{path: {damaged}/fair}}
+              deaf: {{path: {damaged}/deaf}}
+            datasets:
+              rows: {{path: rows.jsonl, tags: [language, source]}}
+        """,
+    )
+
+
+def test_a_damaged_word_is_named_in_its_context_and_so_is_the_language_that_has_it(tagged: Project) -> None:
+    gate = "no_regression('ppl', 'deaf', 'rows', '1%', protocol='document', against='fair')"
+    tagged.write(test_gate=marked(gate=gate))
+    done = tagged.run("--lmgate-report", "json:report.json").expect(1, failed=1)
+    (judged,) = tagged.report()["gates"]
+    where, spread = judged["where"], judged["spread"]
+    # Ten rows have the damaged word, which is less likely; in the 30 others all words are the more likely.
+    assert (spread["of"], spread["unit"], sum(spread["bins"])) == ("rows", "nats per token", 40)
+    assert (spread["worse"], spread["same"], spread["better"]) == (10, 0, 30)
+    assert (where["notes"], len(where["passages"])) == ([], 5)
+    texts = [json.loads(line)["text"] for line in (tagged.folder / "rows.jsonl").read_text().splitlines()]
+    for passage in where["passages"]:
+        row = int(passage["place"].removeprefix("row "))
+        assert passage["begins"] == texts[row][:120]
+        assert passage["rise"] == pytest.approx(3 * 4 - passage["count"] * 0.0165, rel=1e-2)
+        assert [token["token"] for token in passage["tokens"]] == [RARE] * 3
+        for token in passage["tokens"]:
+            assert token["loss"] - token["reference"] == pytest.approx(4 - 0.0165, abs=1e-3)
+            assert f"{token['before']}{RARE}{token['after']}" in texts[row]
+    worse, better = where["tags"]
+    assert [(tag["value"], tag["rows"]) for tag in (worse, better)] == [("ko", 10), ("en", 30)]
+    assert worse["lower"] > 0.2 > 0 > better["upper"]
+    done.says("row ", f"[{RARE}]", "language=ko +", "10 rows", "not worse beyond noise: language=en -1.6")
+    again = tagged.run("-n", "2", "--lmgate-report", "json:report.json").expect(1, failed=1)
+    assert tagged.report()["gates"][0]["where"] == where
+    again.says("cached", f"[{RARE}]", "language=ko +", "row 4: +11.5 nats over 29 tokens (+0.4 each)")
+    for pattern in ("reproduce  pytest (.*)", "layers     lmgate (.*)"):
+        words = shlex.split(re.findall(pattern, again.text)[0])
+        if pattern.startswith("layers"):
+            lmgate(tagged.folder, *words).says("deaf against fair on rows", "outside of the blocks")
+        else:
+            tagged.run(*words).expect(1, failed=1).says(f"[{RARE}]", "--lmgate-refresh measures again")
+    assert sorted(tagged.measured) == ["deaf", "fair"]

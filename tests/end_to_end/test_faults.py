@@ -1,22 +1,13 @@
-"""Faults in real processes: kills, damaged entries, caches that cannot be written, two processes at once."""
+"""Faults: what cannot be measured is one clear error; kills, damaged entries and two processes at once cost nothing."""
 
+import json
 import os
+import re
 import signal
-
-import pytest
+from pathlib import Path
 
 from tests.end_to_end.dice import DiceProject
-from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project, finished, marked, wait_for
-
-
-def test_a_run_killed_while_measuring_is_resumed_and_the_next_is_right(dice: DiceProject) -> None:
-    dice.models(red={"kills_after": 3}).gates([("red", "one")])
-    assert dice.run().code == -signal.SIGKILL
-    assert (len(dice.partials), len(dice.entries)) == (1, 0)
-    dice.run("-s", "--lmgate-report=json:report.json").expect(0, passed=1).says("red on one: resumed at ")
-    assert dice.report()["gates"][0]["value"] == pytest.approx(6)
-    assert (len(dice.partials), len(dice.entries)) == (0, 1)
-
+from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project, finished, marked, scale_head, wait_for
 
 ALL_THREE = """
     def test_scores(ppl_of):
@@ -83,3 +74,88 @@ def test_offline_says_what_is_missing_and_asks_no_network(project: Project) -> N
     outcome.says("model 'hub:no-such-org/no-such-model@v1'", "dataset 'hub:no-such-org/no-such-data'")
     outcome.says("--lmgate-offline").is_silent_on("Traceback")
     assert not (project.folder / "network.txt").exists()
+
+
+# Test by test: the gate, and what its error must say. tests/engines and tests/data have all there are.
+CASES = {
+    "folder": ("'./no_such_folder', 'words'", "no_such_folder"),
+    "deep_config": ("'./deep_config', 'words'", "config.json: "),
+    "deep_row": ("'die', './deep.jsonl'", "deep.jsonl:1: "),
+    "pickle": ("'./pickle', 'words'", "pytorch_model.bin"),
+    "truncated": ("'./truncated', 'words'", "cannot be loaded"),
+    "masked": ("'./masked', 'words'", "architecture BertForMaskedLM"),
+    "architecture": ("'./unknown', 'words'", "cannot be loaded"),
+    "vocabulary": ("'./vocabulary', 'words'", "token id 79"),
+    "adapter": ("'./adapter', 'words'", "PEFT adapter"),
+    "foreign_code": ("'foreign_code', 'words'", "org/repo"),
+    "nan": ("'nan', 'words'", "NaN log-likelihood of token"),
+    "infinite": ("'./infinite', 'words'", "log-likelihood of token"),
+    "one_token": ("'die', './one.txt'", "at least 2"),
+    "not_json": ("'die', './broken.jsonl'", "broken.jsonl:2: "),
+    "half_a_surrogate": ("'die', './half.jsonl'", "half.jsonl:1: not JSON"),
+    "parquet": ("'die', './rows.parquet'", "rows.parquet"),
+    "pointer_weights": ("'./pointer_weights', 'words'", "model.safetensors is a Git LFS pointer"),
+    "pointer_tokenizer": ("'./pointer_tokenizer', 'words'", "tokenizer.json is a Git LFS pointer"),
+    "pointer_adapter": ("'pointer_adapter', 'words'", "adapter_model.safetensors is a Git LFS pointer"),
+    "pointer_table": ("'die', './pointer.parquet'", "pointer.parquet is a Git LFS pointer"),
+}
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 1318\n".format("4d7a" * 16)
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+def test_every_bad_input_is_one_clear_error_and_fails_the_build(project: Project, models: Path) -> None:
+    _break_models(project, models)
+    data = {
+        "deep.jsonl": f'{{"text": "w1 w2", "a": {DEEP}}}\n',
+        "broken.jsonl": '{"text": "w1 w2"}\n{"text": \n',
+        "half.jsonl": '{"text": "w1 \\ud83d w2"}\n',
+        "one.txt": "w1",
+        "rows.parquet": "PAR1 not really",
+        "pointer.parquet": POINTER,
+    }
+    for name, text in data.items():
+        (project.folder / name).write_text(text)
+    gates = {name: f"ppl_max({gate}, limit=60.5)" for name, (gate, _) in CASES.items()}
+    project.write(test_bad=marked(**gates, passes="ppl_max('./other_format', 'words', 60.5)"))
+    in_ci = {"CI": "true"}  # where pytest shows whole lines
+    outcome = project.run("--lmgate-report", "json:report.json", "-W", "error", env=in_ci)
+    outcome.expect(1, error=len(CASES), passed=1)
+    outcome.is_silent_on("Traceback", "INTERNALERROR", "/pytest_lmgate/")
+    for name, (_, sentence) in CASES.items():
+        shown = re.search(rf"^ERROR test_bad.py::test_{name} - Failed: ppl_max: (.*)$", outcome.out, re.MULTILINE)
+        assert shown is not None
+        assert sentence in shown[1], name
+    assert [gate["verdict"] for gate in project.report()["gates"]] == ["error"] * len(CASES) + ["pass"]
+    assert len(project.entries) == 1, "what could not be measured must not be kept"
+
+
+def _break_models(project: Project, models: Path) -> None:
+    def model(name: str, source: str = "die", **config: object) -> Path:
+        folder = project.model(name, models / source)
+        file = folder / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **config}))
+        return folder
+
+    (model("deep_config") / "config.json").write_text(f'{{"a": {DEEP}}}')
+    pickle = model("pickle") / "model.safetensors"
+    pickle.rename(pickle.with_name("pytorch_model.bin"))
+    weights = model("truncated") / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    model("masked", architectures=["BertForMaskedLM"], model_type="bert")
+    model("unknown", architectures=["NoSuchForCausalLM"], model_type="no_such")
+    (model("adapter") / "adapter_config.json").write_text('{"base_model_name_or_path": "elsewhere"}')
+    model("foreign_code", auto_map={"AutoModelForCausalLM": "org/repo--modeling.Class"})
+    (model("pointer_weights") / "model.safetensors").write_text(POINTER)
+    (model("pointer_tokenizer") / "tokenizer.json").write_text(POINTER)
+    (model("other_format") / "pytorch_model.bin").write_text(POINTER)
+    (project.folder / "pointer_adapter").mkdir()
+    (project.folder / "pointer_adapter" / "adapter_config.json").write_text("{}")
+    (project.folder / "pointer_adapter" / "adapter_model.safetensors").write_text(POINTER)
+    adapted = f"path: {models}/die, adapter: pointer_adapter"
+    project.add("models", foreign_code="path: foreign_code, trust_remote_code: true", pointer_adapter=adapted)
+    tokenizer = model("vocabulary") / "tokenizer.json"
+    data = json.loads(tokenizer.read_text())
+    vocabulary = data["model"]["vocab"]
+    data["model"]["vocab"] = {word: at + 20 if word.startswith("w") else at for word, at in vocabulary.items()}
+    tokenizer.write_text(json.dumps(data))
+    scale_head(model("infinite", "sure"), float("inf"))

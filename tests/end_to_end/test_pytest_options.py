@@ -1,4 +1,4 @@
-"""Every way in which pytest may be called: the verdict is the same, and nothing is lost or done twice."""
+"""Every way in which pytest may be called: the verdict is the same, and a session without gates pays nothing."""
 
 import contextlib
 import os
@@ -24,23 +24,19 @@ BOTH = marked(above='ppl_max("die", "words", 59.5)', within='ppl_max("die", "wor
     ids=" ".join,
 )
 def test_a_broken_model_fails_the_build_and_a_good_one_does_not(measured: Project, options: tuple[str, ...]) -> None:
-    measured.write(test_both=BOTH)
-    outcome = measured.run(*options, "--lmgate-report", "json:report.json").expect(1)
+    measured.write(test_both=BOTH).run(*options, "--lmgate-report", "json:report.json").expect(1)
     assert [gate["verdict"] for gate in measured.report()["gates"]] == ["fail", "pass"]
-    if "no:terminal" not in options:
-        outcome.says("is above the limit 59.5")
+
+
+IMPORTS_NOTHING = """
+    import sys
+
+    def pytest_sessionfinish(): assert not {"torch", "transformers", "datasets"} & set(sys.modules)
+"""
 
 
 def test_collect_only_loads_no_model_and_writes_nothing(project: Project) -> None:
-    project.write(
-        test_gate=BROKEN_GATE,
-        conftest="""
-            import sys
-
-            def pytest_sessionfinish():
-                assert not {"torch", "transformers", "datasets"} & set(sys.modules)
-        """,
-    )
+    project.write(test_gate=BROKEN_GATE, conftest=IMPORTS_NOTHING)
     before = set(project.folder.iterdir())
     options = ("--collect-only", "-n", "2", "-p", "no:cacheprovider", "--lmgate-report", "json:report.json")
     project.run(*options, torch_free=True).expect(0)
@@ -49,33 +45,15 @@ def test_collect_only_loads_no_model_and_writes_nothing(project: Project) -> Non
 
 def test_stopping_at_the_first_failure_misses_no_verdict(measured: Project) -> None:
     measured.write(
-        test_gate="""
-            import pytest
-
-            @pytest.mark.parametrize("limit", [
-                pytest.param(n, marks=pytest.mark.ppl_max("die", "words", 59.5)) for n in range(20)
-            ])
-            def test_gate(limit): pass
-        """
+        test_gate=BROKEN_GATE.replace("\n@", "\n@pytest.mark.parametrize('n', range(20))\n@").replace("()", "(n)")
     )
     outcome = measured.run("-x", "-n", "2").is_silent_on("never arrived").says("is above the limit 59.5")
     assert outcome.code in (1, 2)
 
 
 def test_no_lmgate_skips_what_needs_a_measurement_and_nothing_else(project: Project) -> None:
-    project.write(
-        test_gate="""
-            import pytest
-
-            @pytest.mark.ppl_max("die", "words", 59.5)
-            def test_gate(): pass
-
-            def test_score(ppl_of):
-                assert ppl_of("die", "words") < 1
-
-            def test_plain(): pass
-        """
-    )
+    score = "def test_score(ppl_of): assert ppl_of('die', 'words') < 1\n"
+    project.write(test_gate=BROKEN_GATE, test_score=score, test_plain="def test_plain(): pass\n")
     project.run("--no-lmgate", "-n", "2", torch_free=True).expect(0, passed=1, skipped=2)
     assert not project.cache.exists()
     hidden = {"PYTEST_ADDOPTS": "--no-lmgate", "LMGATE_REQUIRE_ALL": "1"}
@@ -98,8 +76,6 @@ def test_the_plugin_can_be_named_where_plugins_are_not_found_by_themselves(measu
 
 
 PROGRESS = re.compile(r"lmgate: a on one: \d+%, ppl 6 so far, [\d,]+ tokens/s, [\d:]+ left")
-
-
 AT_ONCE = "\nfrom pytest_lmgate.report import text\ntext._LOG_SECONDS = text._TERMINAL_SECONDS = 0.0\n"
 
 
@@ -126,3 +102,55 @@ def test_progress_is_a_line_now_and_then_in_a_log_and_one_changing_line_on_a_ter
     # A worker has no terminal; it writes to the standard error that it shares with the controller.
     worker = dice.run("--lmgate-refresh", "-n", "2").expect(0, passed=1)
     assert len(PROGRESS.findall(worker.err)) == shown, worker.text
+
+
+HEAVY = ("torch", "transformers", "datasets", "numpy", "pyarrow", "msgspec", "yaml", "safetensors", "filelock", "scipy")
+
+PLAIN = """
+    import pytest
+
+    def test_plain(): pass
+
+    @pytest.mark.skip
+    def test_skipped(): pass
+"""
+
+
+def test_a_session_without_gates_imports_nothing_heavy_and_leaves_the_environment_alone(project: Project) -> None:
+    (project.folder / "lmgate.yaml").unlink()
+    project.write(
+        test_plain=PLAIN,
+        conftest=f"""
+            import os, sys
+
+            before = dict(os.environ)
+
+            def pytest_unconfigure():
+                loaded = set({HEAVY!r}) & set(sys.modules)
+                assert not loaded, loaded
+                assert {{k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}} == before
+                assert "pytest_lmgate.plugin" in sys.modules
+                ours = [name for name in sys.modules if name.startswith("pytest_lmgate")]
+                assert len(ours) <= 15, ours
+        """,
+    )
+    project.run("-n", "2", fresh=True).expect(0, passed=1, skipped=1)
+
+
+def test_a_cached_gate_imports_no_torch_and_asks_no_network(measured: Project) -> None:
+    heavy = {"torch", "transformers", "datasets", "pyarrow", "huggingface_hub", "scipy"}
+    measured.write(
+        test_gate=f"""
+            import sys
+            import pytest
+
+            @pytest.mark.bpb_max("sure", "words", 99)
+            @pytest.mark.no_regression("ppl", "die", "words", "1%")
+            def test_gate(ppl_of): assert ppl_of("die", "words", unit="word").cached
+
+            def test_imports():
+                assert "--lmgate-update" in sys.argv or not {heavy} & set(sys.modules)
+        """
+    ).run("--lmgate-update").expect(0, passed=2)
+    no_network = "import socket\n\nsocket.socket.connect = socket.create_connection = socket.getaddrinfo = None\n"
+    measured.write(conftest=no_network).run(torch_free=True).expect(0, passed=2)

@@ -1,6 +1,5 @@
 """Several lmgate.yaml in one session, as in a repository of several projects: a test goes by the nearest one."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -58,22 +57,20 @@ def test_markers_fixtures_and_gates_go_by_the_nearest_lmgate_yaml(several: Proje
 def test_what_is_wrong_with_one_lmgate_yaml_is_said_once_and_leaves_other_projects_alone(several: Project) -> None:
     (several.folder / "b" / "lmgate.yaml").write_text("modells: {}\n")
     (several.folder / "b" / "tests" / "test_other.py").write_text(GATE)
-    outcome = several.run().expect(4)
-    assert outcome.text.count("modells: ") == 1, outcome.text
+    assert several.run().expect(4).text.count("modells: ") == 1
     several.run("a").expect(0, passed=4)
 
 
 def test_a_baseline_lies_beside_its_lmgate_yaml_and_is_the_same_from_either_rootdir(several: Project) -> None:
     compare(several, "ab")
-    several.run("-k", "lmgate.yaml and no_regression").expect(1, error=2).says(
+    missing = several.run("-k", "lmgate.yaml and no_regression").expect(1, error=2)
+    missing.says(
         f"{several.folder}/a/lmgate-baseline.json", "'a/lmgate.yaml::no_regression:ppl[die-words]' --lmgate-update"
     )
-    several.run("--lmgate-update", "-k", "no_regression").expect(0, passed=2).says(
-        "baseline a/lmgate-baseline.json: 1 new; commit it", "baseline b/lmgate-baseline.json: 1 new; commit it"
-    )
-    files = [several.folder / name / "lmgate-baseline.json" for name in "ab"]
-    for file in files:
-        assert list(json.loads(file.read_text())["gates"]) == ["lmgate.yaml::no_regression:ppl[die-words]"]
+    several.run("--lmgate-update", "-k", "no_regression").expect(0, passed=2).says("a/lmgate-baseline.json: 1 new")
+    for name in "ab":
+        entries = several.report(f"{name}/lmgate-baseline.json")["gates"]
+        assert list(entries) == ["lmgate.yaml::no_regression:ppl[die-words]"]
     assert not (several.folder / "lmgate-baseline.json").exists()
     several.run("-k", "no_regression").expect(0, passed=2)
     # The project by itself, with a rootdir of its own.
@@ -110,13 +107,9 @@ def test_a_baseline_beside_a_named_lmgate_yaml_is_not_passed_over(several: Proje
 
 
 def test_a_fixture_that_measures_once_for_two_projects_is_refused(several: Project) -> None:
-    (several.folder / "conftest.py").write_text(
-        "import pytest\n"
-        "@pytest.fixture(scope='session')\n"
-        "def scores(ppl_of): return ppl_of\n"
-        "@pytest.fixture(scope='session')\n"
-        "def shared(scores): return scores('die', 'words')\n"
-    )
+    fixture = "@pytest.fixture(scope='session')\ndef "
+    shared = f"{fixture}scores(ppl_of): return ppl_of\n{fixture}shared(scores): return scores('die', 'words')\n"
+    several.write(conftest=f"import pytest\n{shared}")
     for name in "ab":
         test = several.folder / name / "tests" / f"test_shared_{name}.py"
         test.write_text("def test_shared(shared): assert shared < 60.5\n")

@@ -30,7 +30,6 @@ def test_texts_are_scored_without_a_model_and_without_importing_what_runs_one(pr
                 assert score == pytest.approx(100 * 2 / 7)
                 assert score.details["precisions"] == pytest.approx([100 * 2 / 7]) and score.details["bp"] == 1
                 assert score.signature.startswith("BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
-                assert (score.n, score.unit, score.model, score.dataset, score.cached) == (1, "row", "", "", False)
                 assert score.interval is None, "one row says nothing of noise"
 
             def test_nothing_heavy_came():
@@ -102,20 +101,19 @@ BAD_FUNCTIONS = {
     "null": ("lambda prompts: prompts[:3] + [None] + prompts[4:]", "row 3: "),
     "number": ("3", "got int"),
     "crashing": ("lambda prompts: 1 / 0", "ZeroDivisionError: division by zero"),
+    "echo": ("lambda prompts: prompts", "max_new_tokens:7"),
 }
 
 
 def test_a_function_that_does_not_answer_each_prompt_with_a_text_is_an_error(project: Project) -> None:
-    functions = BAD_FUNCTIONS | {"echo": ("lambda prompts: prompts", "max_new_tokens:7")}
-    fixtures = "".join(f"@pytest.fixture\ndef {name}(): return {each}\n" for name, (each, _) in functions.items())
-    more = {"echo": ", max_new_tokens=7"}
-    gates = {name: f"exact_min(lmgate.fixture({name!r}), 'chains', 0.1{more.get(name, '')})" for name in functions}
-    project.write(
-        conftest=f"import pytest\n\n{fixtures}", test_bad=f"import pytest_lmgate as lmgate\n{marked(**gates)}"
-    )
-    outcome = project.run().expect(1, error=len(functions))
+    fixtures = "".join(f"@pytest.fixture\ndef {name}(): return {each}\n" for name, (each, _) in BAD_FUNCTIONS.items())
+    gates = {name: f"exact_min(lmgate.fixture({name!r}), 'chains', 0.1)" for name in BAD_FUNCTIONS}
+    gates["echo"] = gates["echo"].replace("0.1", "0.1, max_new_tokens=7")
+    test = f"import pytest_lmgate as lmgate\n{marked(**gates)}"
+    project.write(conftest=f"import pytest\n\n{fixtures}", test_bad=test)
+    outcome = project.run().expect(1, error=len(BAD_FUNCTIONS))
     sections = dict(part.split(" ", 1) for part in outcome.out.split("ERROR at setup of test_")[1:])
-    for name, (_, sentence) in functions.items():
+    for name, (_, sentence) in BAD_FUNCTIONS.items():
         assert sentence in sections[name], f"{name}: expected {sentence!r} in\n{sections[name]}"
         # Of the user's own error the line is shown, of all others a sentence.
         assert ("conftest.py:" in sections[name]) == (name == "crashing")

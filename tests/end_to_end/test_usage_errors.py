@@ -8,9 +8,7 @@ from tests.end_to_end.projects import GATE, Project, marked
 WRONG = {
     "model": ('ppl_max("dye", "words", 60)', "model 'dye'", "'die'"),
     "swapped": ('ppl_max("words", "die", 60)', "model 'words' is a dataset"),
-    "argument": ('ppl_max("die", "words", threshold=60)', "threshold: ", "'limit'"),
     "variant": ('no_regression("rouge2", "die", "words", "1%")', "metric: rouge, variant: rouge2"),
-    "texts": ('exact_min("die", "words", 0.5)', "dataset 'words'", "references: "),
     "no_fixture": ('ppl_max(lmgate.fixture("no_such"), "words", 60)', "'no_such'"),
     "name_of_a_fixture": ('ppl_max("pair", "words", 60)', "lmgate.fixture('pair')"),
 }
@@ -46,11 +44,9 @@ def test_a_wrong_lmgate_yaml_is_one_error_under_xdist_and_in_a_fixture_too(unmea
     unmeasured.run().expect(1, failed=1).says("lmgate.yaml:1: ").is_silent_on("/pytest_lmgate/", "The above exception")
 
 
-MISTYPED = marked(letters='ppl_mx("sure", "words", 60.5)', no_gate="slow_max(3)")
-
-
 def test_a_mistyped_marker_is_refused_unless_the_project_registers_it(unmeasured: Project) -> None:
-    unmeasured.write(test_gate=MISTYPED, test_right=GATE)
+    mistyped = marked(letters='ppl_mx("sure", "words", 60.5)', no_gate="slow_max(3)")
+    unmeasured.write(test_gate=mistyped, test_right=GATE)
     outcome = unmeasured.run("-n", "2").expect(4).says("test_gate.py::test_letters: @pytest.mark.ppl_mx: ")
     outcome.is_silent_on("Traceback", "INTERNALERROR", "slow_max: ", "never arrived")
     unmeasured.write(pytest_ini="[pytest]\nmarkers =\n    ppl_mx(all): mine\n")
@@ -88,11 +84,9 @@ def test_a_fixture_with_params_is_refused_unless_the_test_asks_for_it(measured: 
 
 
 def test_a_metric_that_cannot_be_made_is_named_with_the_line_that_makes_it(unmeasured: Project) -> None:
-    body = "return [lmgate.TextMetric(nam='x')]"
-    conftest = f"import pytest_lmgate as lmgate\n\ndef pytest_lmgate_metrics(config):\n    {body}\n"
-    unmeasured.write(conftest=conftest, test_gate=GATE)
-    outcome = unmeasured.run().expect(4).is_silent_on("Traceback", "INTERNALERROR")
-    outcome.says("pytest_lmgate_metrics: ", "conftest.py:4: ")
+    hook = "import pytest_lmgate\n\ndef pytest_lmgate_metrics(): return [pytest_lmgate.TextMetric(nam='x')]\n"
+    outcome = unmeasured.write(conftest=hook, test_gate=GATE).run().expect(4)
+    outcome.says("pytest_lmgate_metrics: ", "conftest.py:3: ").is_silent_on("Traceback", "INTERNALERROR")
 
 
 @pytest.mark.parametrize(

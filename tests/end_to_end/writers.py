@@ -92,29 +92,27 @@ def _make(folder: Path) -> None:
     _masked(folder / "masked")
 
 
-def make_writer(folder: Path, words: Sequence[str], successors: Mapping[str, str] | None) -> None:
-    """Save a Llama that writes the successor of each of up to 32 words, and so on; to None all are equally likely."""
-    model = _llama(len(words))
-    _teach(model.lm_head, {word: index for index, word in enumerate(words)}, successors)
+def make_writer(
+    folder: Path, words: Sequence[str], successors: Mapping[str, str] | None, sure: float = 10.0, context: int = CONTEXT
+) -> None:
+    """Save a Llama that writes the successor of each word, and so on; to None all are equally likely."""
+    size = -(-len(words) // 32) * 32
+    model = tiny_llama(len(words), hidden_size=size, intermediate_size=8, max_position_embeddings=context)
+    layer = model.model.layers[0]
+    _pass_on(model.model.embed_tokens, [layer.self_attn.o_proj, layer.mlp.down_proj])
+    _teach(model.lm_head, {word: index for index, word in enumerate(words)}, successors, sure)
     model.save_pretrained(folder)
     _tokenizer(words).save_pretrained(folder)
 
 
-def _teach(layer: Any, ids: Mapping[str, int], successors: Mapping[str, str] | None) -> None:
+def _teach(layer: Any, ids: Mapping[str, int], successors: Mapping[str, str] | None, sure: float = 10.0) -> None:
     """Make a layer that goes from a word, one-hot, to its successor; to nothing where there are none."""
     import torch
 
     with torch.no_grad():
         layer.weight.zero_()
         for word, then in (successors or {}).items():
-            layer.weight[ids[then], ids[word]] = 10.0
-
-
-def _llama(words: int) -> Any:
-    model = tiny_llama(words, hidden_size=32, intermediate_size=8, max_position_embeddings=CONTEXT)
-    layer = model.model.layers[0]
-    _pass_on(model.model.embed_tokens, [layer.self_attn.o_proj, layer.mlp.down_proj])
-    return model
+            layer.weight[ids[then], ids[word]] = sure
 
 
 def _t5(words: int) -> Any:

@@ -89,11 +89,8 @@ def test_a_direct_dependency_says_its_oldest_version_and_is_pinned_within_its_ra
     file, name = BUILDS.get(requirement.name, ("constraints.txt", canonicalize_name(requirement.name)))
     assert any(clause.operator in {">=", "=="} for clause in requirement.specifier)
     assert requirement.specifier.contains(pins(file)[name])
-
-
-def test_the_environment_of_an_engine_has_versions_within_the_declared_ranges():
-    pinned = pins("constraints-vllm.txt")
-    assert not [each for each in REQUIRED if not each.specifier.contains(pinned[canonicalize_name(each.name)])]
+    if requirement in REQUIRED:
+        assert requirement.specifier.contains(pins("constraints-vllm.txt")[name])
 
 
 def test_the_light_requirements_are_all_but_what_loads_checkpoints():

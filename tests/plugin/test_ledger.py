@@ -19,12 +19,7 @@ TEST = "test_a.py::test_one"
 
 
 def report(
-    when: str = "call",
-    outcome: str = "passed",
-    *,
-    test: str = TEST,
-    verdicts: dict[str, str] | None = None,
-    **more: Any,
+    when: str = "call", outcome: str = "passed", *, test: str = TEST, verdicts: Any = None, **more: Any
 ) -> pytest.TestReport:
     judged = {name: record(1.0, id=name, verdict=verdict) for name, verdict in (verdicts or {}).items()}
     made: Any = pytest.TestReport(test, ("test_a.py", 1, "test_one"), {}, outcome, None, when)  # type: ignore[arg-type]
@@ -115,9 +110,8 @@ def test_records_are_the_same_whether_they_came_from_a_worker_or_never_left(tmp_
 def test_verdicts_are_in_the_order_of_the_tests_whoever_was_first() -> None:
     made = Ledger()
     made.expected = {"test_a.py::first": 1, "test_a.py::second": 1}
-    made.receive(report(test="test_a.py::late", verdicts={"l": "error"}))
-    made.receive(report(test="test_a.py::second", verdicts={"s": "fail"}))
-    made.receive(report(test="test_a.py::first", verdicts={"f": "pass"}))
+    for test, verdicts in {"late": {"l": "error"}, "second": {"s": "fail"}, "first": {"f": "pass"}}.items():
+        made.receive(report(test=f"test_a.py::{test}", verdicts=verdicts))
     assert [verdict.verdict for verdict in made.verdicts()] == ["pass", "fail", "error"]
     assert made.used == ["l", "s", "f"]
 

@@ -69,13 +69,10 @@ def test_in_ci_a_baseline_is_written_if_forced(
     assert options.update(configured("--lmgate-update")) == "all"
 
 
-@pytest.mark.parametrize("report", ["json", "json:", "github:", "yaml:out", ":out", "", "eval-results:-"])
-def test_a_report_that_cannot_be_made_is_a_usage_error(configured: Configured, report: str) -> None:
-    with pytest.raises(pytest.UsageError, match=r"expected (TYPE:DEST|a folder)"):
-        options.reports(configured("--lmgate-report", report))
-
-
-def test_two_reports_in_one_file_are_a_usage_error_but_for_those_that_append(configured: Configured) -> None:
+def test_a_report_that_cannot_be_made_and_two_in_one_file_are_usage_errors(configured: Configured) -> None:
+    for report in ("json", "json:", "github:", "yaml:out", ":out", "", "eval-results:-"):
+        with pytest.raises(pytest.UsageError, match=r"expected (TYPE:DEST|a folder)"):
+            options.reports(configured("--lmgate-report", report))
     with pytest.raises(pytest.UsageError, match=r"two reports go to .*/x: give each a file of its own"):
         options.reports(configured("--lmgate-report", "json:x", "--lmgate-report", f"html:{Path.cwd()}/x"))
     appended = ["--lmgate-report", "markdown-append:x", "--lmgate-report", "markdown-append:x"]

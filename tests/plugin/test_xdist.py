@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,14 +21,12 @@ def of_xdist(config: pytest.Config) -> LoadScheduling:
     return LoadScheduling(config, LOG)
 
 
-@dataclass(eq=False)
 class Worker:
     """A worker as xdist's: it begins a test once it knows the next one, or that there is none."""
 
-    queue: list[int] = field(default_factory=list)
-    shutting_down: bool = False
-    ran: list[int] = field(default_factory=list)
-    gateway: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(id="gw"))
+    def __init__(self) -> None:
+        self.queue, self.ran, self.shutting_down = list[int](), list[int](), False
+        self.gateway = SimpleNamespace(id="gw")
 
     def send_runtest_some(self, indices: Sequence[int]) -> None:
         assert not self.shutting_down, "a worker that was told to end gets no more tests"

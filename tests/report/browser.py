@@ -34,12 +34,10 @@ class Page:
             self.send(f"{domain}.enable")
 
     def send(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send a command, and return its result."""
         self._count += 1
         message = {"id": self._count, "method": method, "params": parameters}
-        self._writes.write(
-            json.dumps(message | ({"sessionId": self._session} if self._session else {})).encode() + b"\0"
-        )
+        message |= {"sessionId": self._session} if self._session else {}
+        self._writes.write(json.dumps(message).encode() + b"\0")
         self._writes.flush()
         while (got := self._next()).get("id") != self._count:
             pass
@@ -48,7 +46,6 @@ class Page:
         return result
 
     def open(self, file: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Open a file, and wait until it is loaded."""
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[scheme])
@@ -57,7 +54,6 @@ class Page:
             pass
 
     def run(self, script: str) -> Any:
-        """Return the value of an expression."""
         got = self.send("Runtime.evaluate", expression=script, returnByValue=True, userGesture=True)
         assert "exceptionDetails" not in got, got
         return got["result"].get("value")
@@ -72,7 +68,6 @@ class Page:
             self.send("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
 
     def write(self, text: str) -> None:
-        """Type a text into what has the focus."""
         self.send("Input.insertText", text=text)
 
     def _next(self) -> dict[str, Any]:

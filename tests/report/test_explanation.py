@@ -17,13 +17,8 @@ from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.stats.comparison import Comparison
 from tests.judge.records import results_of
 from tests.report.hostile import HOSTILE, hostile_where
-from tests.report.test_result import check
 
-
-def test_a_failure_says_all_there_is_to_know(failed: Verdict) -> None:
-    assert (
-        explain(failed)
-        == """\
+FAILED = """\
 ppl_max: perplexity 18.15 [17.25, 19.0625] of 'int8' on 'wikitext2' is above the limit 16.5
   by         +1.65 (+10.00%)
   signature  protocol:sliding|max_length:1024|stride:512|average:token|unit:token|version:0.1.0
@@ -32,7 +27,10 @@ ppl_max: perplexity 18.15 [17.25, 19.0625] of 'int8' on 'wikitext2' is above the
   reproduce  pytest tests/test_quality.py::test_quality
   accept     set another limit
   help       "My build is red: what now?" (docs/howto/red_build.md of pytest-lmgate)"""
-    )
+
+
+def test_a_failure_says_all_there_is_to_know(failed: Verdict) -> None:
+    assert explain(failed) == FAILED
 
 
 def _change(degradation: float, lower: float | None, upper: float | None, size: float, *, relative: bool) -> Comparison:
@@ -113,16 +111,7 @@ def test_different_numbers_never_look_the_same(a: float, b: float, steps: int) -
         b = math.nextafter(a if b == a else b, a + 1)
     for one, other in ((a, b), (a, math.nextafter(a, math.inf))):
         left, right = distinct(one, other)
-        assert left != right or one == other
         assert (float(left) < float(right)) == (one < other)
-
-
-def test_json_has_all_of_it(located: Verdict) -> None:
-    found = check(to_json(results_of([located])))["gates"][0]["where"]
-    assert found["passages"][0]["tokens"][0] == {
-        "before": "the cat ", "token": "sat", "after": " on the mat", "loss": 9.25, "reference": 1.25
-    }  # fmt: skip
-    assert found["tags"][0]["degradation"] == 0.2
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)

@@ -28,8 +28,7 @@ def plan_of(results: Results) -> PlannedGates:
 
 
 def test_the_shards_of_a_run_are_the_run_in_every_format(results: Results, shards: dict[str, Results]) -> None:
-    joined = join_shards(shards, plan_of(results))
-    assert joined == results
+    assert join_shards(shards, plan_of(results)) == results
     assert {verdict.id for verdict in join_shards(shards).verdicts} == {verdict.id for verdict in results.verdicts}
 
 
@@ -65,9 +64,7 @@ def test_the_run_is_of_all_shards(shards: dict[str, Results]) -> None:
         environment=replace(b.environment, python="3.0"),
     )
     joined = join_shards(shards)
-    command = f"{a.run.command}; pytest b"
-    expected = replace(a.run, date="2027-01-01T00:00:00Z", device="cuda, cpu", command=command, stopped=True)
-    assert joined.run == expected
+    assert joined.run == replace(shards["b.json"].run, command=f"{a.run.command}; pytest b")
     assert "lost" in joined.problems
     assert any("different versions" in remark for remark in joined.remarks)
     shards["b.json"] = replace(b, run=replace(b.run, commit="other"))

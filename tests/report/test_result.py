@@ -78,9 +78,8 @@ def test_results_are_the_same_after_their_journey_and_fit_the_schema(results: Re
     found = check(to_json(whole))
     assert found["gates"][4]["spread"]["bins"] == [40, 60, 90, 60, 40]
     assert [run["interval"] for run in found["gates"][4]["history"][:2]] == [[1.0, None], [15.6, 16.4]]
-    assert found["gates"][1]["worst"] == [
-        {"row": 3, "score": 0.5, "prompt": "say it", "reference": "a | b", "output": "c"}
-    ]
+    worst = {"row": 3, "score": 0.5, "prompt": "say it", "reference": "a | b", "output": "c"}
+    assert found["gates"][1]["worst"] == [worst]
 
 
 @pytest.mark.parametrize("name", [name for name, kind in FORMATS.items() if name != "json" and not kind.is_folder])
@@ -95,9 +94,7 @@ def test_hostile_texts_come_through_and_have_a_form_in_utf_8(text: str, failed: 
     row = WorstRow(0, 0.5, text, text, text)
     gate = replace(failed, id=text, test=text, model=text, message=text, worst=(row,))
     results = results_of([gate], problems=(text,))
-    report = to_json(results)
-    report.encode("utf-8")
-    check(report)
+    check(to_json(results).encode("utf-8").decode())
     shown = text.encode("utf-8", "backslashreplace").decode()  # an escape in the place of half a surrogate pair
     assert read_back(results).verdicts[0].worst[0].output == shown
 
@@ -130,11 +127,8 @@ def test_infinite_bounds_are_infinite_again_and_what_is_no_number_stays_so(resul
     found = results_of([replace(compared, comparison=endless, bounded=bounded)])
     assert check(to_json(found))["gates"][0]["bounded"]["lower"] is None
     assert read_back(found) == found
-    verdict, call = (
-        replace(compared, worst=(WorstRow(0, math.nan, "", "", ""),)),
-        replace(results.measured[0], value=math.nan),
-    )
-    back = read_back(results_of([verdict], measured=(call,)))
+    verdict = replace(compared, worst=(WorstRow(0, math.nan, "", "", ""),))
+    back = read_back(results_of([verdict], measured=(replace(results.measured[0], value=math.nan),)))
     assert math.isnan(back.measured[0].value)
     assert math.isnan(back.verdicts[0].worst[0].score)
 

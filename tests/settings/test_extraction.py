@@ -1,11 +1,13 @@
 """Answers: every step equals the filter of lm-evaluation-harness that it is named after, to the character."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from pytest_lmgate.errors import ConfigError, DataError, MetricInputError
 from pytest_lmgate.metrics.texts import exact, number_in, text_score
@@ -143,9 +145,6 @@ def test_exact_equals_the_harnesses_exact_match(
 
 def test_presets_for_gsm8k_are_the_filters_of_the_harnesses_task() -> None:
     tasks = pytest.importorskip("lm_eval.tasks", reason="lm_eval, whose task is compared, is not there")
-    yaml = pytest.importorskip("yaml")
-    from pathlib import Path
-
     file = Path(tasks.__file__).parent / "gsm8k" / "gsm8k.yaml"
     filters = {each["name"]: each["filter"] for each in yaml.safe_load(file.read_text())["filter_list"]}
     for preset, name in (("gsm8k-strict", "strict-match"), ("gsm8k-flexible", "flexible-extract")):

@@ -20,7 +20,6 @@ HAS_RAY = importlib.util.find_spec("ray") is not None
         ("ray?num_cpus=0", "num_cpus=0: .*workers="),
         ("ray?worker=4", "got 'worker'.*workers"),
         ("ray?workers=0", "workers: .*got '0'"),
-        ("ray?workers=1.5", "workers: .*got '1.5'"),
         ("ray?num_gpus=nan", "num_gpus: .*got 'nan'"),
         ("ray?num_gpus=1.5", "num_gpus: .*got 1.5"),
     ],
@@ -48,9 +47,6 @@ def test_where_ray_is_not_installed_it_says_what_to_install() -> None:
 def test_an_address_says_where_and_how_many(written: str, executor: Executor, device: str) -> None:
     assert Executor.parse(written) == executor
     assert executor.device == device
-
-
-# The key of the cache: read from the environment, long enough, and never shown.
 
 
 SECRET = "sixteen bytes at least"
