@@ -10,6 +10,7 @@ pickled. `describe_pair` names these, and such a model is measured in each sessi
 from __future__ import annotations
 
 import hashlib
+import importlib
 import inspect
 import io
 import json
@@ -395,11 +396,9 @@ def require_quantized(
     stored, quantizer = checkpoint.config.get("quantization_config") or {}, getattr(model, "hf_quantizer", None)
     says = f"its config.json has a quantization_config ({stored.get('quant_method')})" if stored else ""
     if "gguf_file" in load:
-        says, is_float = (
-            _quantized(checkpoint, load["gguf_file"]),
-            all(map(torch.is_floating_point, model.state_dict().values())),
-        )
-        quantizer = None if is_float else quantizer
+        says = _quantized(checkpoint, load["gguf_file"])
+        if all(map(torch.is_floating_point, model.state_dict().values())):
+            quantizer = None
     if not says or getattr(wanted, "dequantize", False) or load.get("dequantize"):
         return
     if quantizer is None:
@@ -419,15 +418,10 @@ def require_quantized(
 
 def _quantized(checkpoint: Checkpoint, file: str) -> str:
     """Return that a GGUF is quantized, in words; empty if it is not."""
-    import gguf  # as transformers does
-
+    gguf: Any = importlib.import_module("gguf")  # transformers has read the file with it
     kinds = {tensor.tensor_type.name for tensor in gguf.GGUFReader(checkpoint.folder / file).tensors}
-    quantized = sorted(kinds - {"F64", "F32", "F16", "BF16"})
-    return (
-        f"{file} is quantized ({', '.join(quantized)}): for its kernels, make it the path: of the model"
-        if quantized
-        else ""
-    )
+    quantized = ", ".join(sorted(kinds - {"F64", "F32", "F16", "BF16"}))
+    return quantized and f"{file} is quantized ({quantized}): for its kernels, make it the path: of the model"
 
 
 def quantization_config(name: str, given: Mapping[str, Any]) -> Any:
