@@ -10,10 +10,11 @@ from tests.end_to_end.projects import Project, marked
 GATES = marked(regression='no_regression("ppl", "die", "words", "1%")', sure='ppl_max("sure", "words", 1e9)')
 # After collection no file can grow beyond this: the system refuses the write itself, as on a full disk.
 LIMITED = """
-    import os, resource
+    import os, resource, sys
 
     def pytest_collection_finish():
         if "MOST_BYTES" in os.environ:
+            sys.dont_write_bytecode = True  # Python would take half of a file for the whole
             resource.setrlimit(resource.RLIMIT_FSIZE, (int(os.environ["MOST_BYTES"]), resource.RLIM_INFINITY))
 """
 REPORTS = ("json:report.json", "html:report.html", "markdown:r.md", "markdown-append:notes.md", "openmetrics:m.txt")

@@ -236,6 +236,6 @@ def test_a_file_that_exists_is_kept_and_other_systems_are_refused(tmp_path: Path
 def test_a_full_disk_leaves_no_part_of_the_file(tmp_path: Path) -> None:
     limited = "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (99, 99)); sys.argv[1:] = "
     code = f"{limited}['init', '--ci', 'github']; runpy.run_module('pytest_lmgate.cli', run_name='__main__')"
-    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    run = subprocess.run([sys.executable, "-B", "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert "lmgate.yml cannot be written: File too large" in run.stderr, run
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -85,7 +85,7 @@ def test_blank_references_and_targets_are_refused(project: Any) -> None:
     rows = write_rows(project, "blank", [{"text": "a b", "says": " "}, {"text": "a", "says": ""}])
     entry(project, "blank", path=rows, source="text", references=["says"])
     for names, message in (
-        (("pairs", "blank"), "dataset 'blank': expected references with text, got none: all are blank"),
+        (("pairs", "blank"), "dataset 'blank': every reference is empty"),
         (("float", ["a" + " " * 40]), "no target to score under .* that is not white space"),
     ):
         with pytest.raises(DataError, match=message):
