@@ -1,7 +1,6 @@
 """``lmgate baseline``: shown, compared with a commit, renamed and pruned, by the file's own reader and writer."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from typer.testing import CliRunner, Result
 from pytest_lmgate.cli.app import app
 from pytest_lmgate.errors import BaselineError, ConfigError
 from pytest_lmgate.judge.baseline import BaselineEntry, format_baseline, read_baseline
+from tests.end_to_end.projects import git
 from tests.judge.records import ENTRY
 
 OTHER = replace(ENTRY, metric="bleu", value=40.0)
@@ -29,11 +29,6 @@ def lmgate(*arguments: str, code: int = 0) -> Result:
     result = CliRunner().invoke(app, ["baseline", *arguments])
     assert result.exit_code == code, result.output
     return result
-
-
-def git(folder: Path, *arguments: str) -> None:
-    named = ("-c", "user.name=a", "-c", "user.email=a@b.example")
-    subprocess.run(["git", *named, *arguments], cwd=folder, check=True, capture_output=True)
 
 
 def test_show_lists_the_entries(file: Path) -> None:

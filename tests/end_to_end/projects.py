@@ -284,3 +284,10 @@ def lmgate(
 def lmgate_json(folder: Path, *arguments: str, code: int = 0) -> Any:
     """Run a command with ``--json``, and return what it printed."""
     return json.loads(lmgate(folder, *arguments, "--json", code=code).out)
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """Run git as Ada; return what it printed."""
+    who = ["-c", "user.name=Ada", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"]
+    done = subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 import yaml
 from huggingface_hub import EvalResultEntry, parse_eval_result_entries
 
-from tests.end_to_end.projects import BROKEN_GATE, GATE, Project, environment, lmgate, lmgate_json, marked
+from tests.end_to_end.projects import BROKEN_GATE, GATE, Project, environment, git, lmgate, lmgate_json, marked
 from tests.warm import run_warm, warm_python
 
 TWO_GATES = marked(one='ppl_max("die", "words", 60.5)', two='bpb_max("sure", "words", 0.5)')
@@ -18,11 +17,6 @@ TWO_GATES = marked(one='ppl_max("die", "words", 60.5)', two='bpb_max("sure", "wo
 
 def records(project: Project) -> list[dict[str, Any]]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((project.folder / "runs").iterdir())]
-
-
-def git(folder: Path, *arguments: str) -> str:
-    who = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"]
-    return subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
 def test_each_run_leaves_a_record_of_the_commit_that_was_measured_and_of_what_each_gate_found(
@@ -33,7 +27,7 @@ def test_each_run_leaves_a_record_of_the_commit_that_was_measured_and_of_what_ea
     (measured.folder / ".gitignore").write_text(".lmgate_cache\nruns\nreport.json\n__pycache__\n.pytest_cache\n")
     for command in ("init -q", "add .", "commit -qm first"):
         git(measured.folder, *command.split())
-    commit = git(measured.folder, "rev-parse", "HEAD").strip()
+    commit = git(measured.folder, "rev-parse", "HEAD")
     for arguments in ((), ("-n", "2")):
         measured.run(*arguments, "--lmgate-report=json:report.json").expect(1, passed=1, failed=1)
         name = max((measured.folder / "runs").iterdir()).name

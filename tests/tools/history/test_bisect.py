@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.projects import LEFT_OUT, environment, wait_for
+from tests.end_to_end.projects import LEFT_OUT, environment, git, wait_for
 from tests.warm import warm_python
 
 FAIR_DIE = Path(__file__).parents[2] / "engines" / "fair_die.py"
@@ -29,19 +29,13 @@ def _heed_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def git(folder: Path, *arguments: str) -> str:
-    who = ["-c", "user.name=Ada", "-c", "user.email=a@example.org"]
-    done = subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
-
-
 class Repo:
     """A repository, with a commit for each count of sides; None is a model that cannot be read."""
 
     def __init__(self, folder: Path, sides: tuple[int | None, ...], below: str = "") -> None:
         self.top, self.here = folder, folder / below
         self.here.mkdir(parents=True, exist_ok=True)
-        self.git("init", "-q", "-b", "main")
+        self.git("init", "-q")
         files = {
             "pytest.ini": "[pytest]\n", "conftest.py": FAIR_DIE.read_text(), "lmgate.yaml": YAML,
             ".gitignore": "__pycache__\n.pytest_cache\n.lmgate_cache\n", "text.txt": "abcd " * 100,

@@ -12,9 +12,9 @@ from typer.testing import CliRunner, Result
 from pytest_lmgate.cli.app import app
 from pytest_lmgate.errors import RecordError
 from pytest_lmgate.judge.result import Run, Verdict, to_json
+from tests.end_to_end.projects import git
 from tests.judge.records import compared, record, results_of
 from tests.report.hostile import HOSTILE
-from tests.tools.history.test_bisect import git
 from tests.tools.history.test_history import COMMITS, keep
 
 
