@@ -323,6 +323,11 @@ class Corpus:
             digest.update(data)
         return digest.hexdigest()
 
+    @cached_property
+    def hidden(self) -> str:
+        """What Windows may have put into the rows, in words."""
+        return hidden_in(self.rows)
+
 
 @dataclass(frozen=True)
 class TextSizes:
@@ -337,9 +342,8 @@ class TextSizes:
         return cls(len(re.split(r"\s+", text)), len(text), len(text.encode("utf-8", "surrogatepass")))
 
 
-def hidden_in(rows: Iterable[str | Mapping[str, Any]]) -> str:
-    """Name what Windows may have put into texts; empty if there is none of it."""
-    cells = (cell for row in rows for cell in ([row] if isinstance(row, str) else row.values()))
+def hidden_in(cells: Iterable[Any]) -> str:
+    """Name what Windows may have put into texts, cells of a table among them; empty if there is none of it."""
     texts = [cell for cell in cells if isinstance(cell, str)]
     return " and ".join(words for mark, words in _HIDDEN.items() if any(mark in text for text in texts))
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.cache.store import Fingerprint, StoredResult
-from pytest_lmgate.data.corpus import Corpus, TextSizes, hidden_in, looks_like_documents
+from pytest_lmgate.data.corpus import Corpus, TextSizes, looks_like_documents
 from pytest_lmgate.engines.base import Kind, Model, Offer, Runner
 from pytest_lmgate.errors import ConfigError, DataError, ModelError
 from pytest_lmgate.measure.loop import Job, score_requests
@@ -157,7 +157,7 @@ class Measurement(abc.ABC, Generic[T]):
     def remarks(self) -> list[str]:
         """What the summary should say of the models and the data."""
         found = []
-        if hidden := hidden_in(self.data.rows):
+        if hidden := self.data.hidden:
             found.append(
                 f"{self.data.name}: its texts have {hidden}, which the model reads; if they are of Windows alone, "
                 "remove them with dos2unix"

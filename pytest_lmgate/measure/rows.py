@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from pytest_lmgate.data.columns import Prompt, Tags, TextTask, bare, cell, make_task
+from pytest_lmgate.data.corpus import hidden_in
 from pytest_lmgate.engines.base import Model
 from pytest_lmgate.errors import ConfigError, DataError
 from pytest_lmgate.measure.measurement import digest_of, identity_of, template_variables
@@ -53,6 +54,11 @@ class DatasetRows:
     @cached_property
     def _chats(self) -> dict[tuple[str, str, str, int], Chats]:
         return {}
+
+    @cached_property
+    def hidden(self) -> str:
+        """What Windows may have put into the cells, in words."""
+        return hidden_in(cell for row in self.rows for cell in row.values())
 
     @cached_property
     def prompts_digest(self) -> str:
