@@ -12,7 +12,7 @@ import random
 import re
 import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -54,10 +54,10 @@ class Watched(Protocol):
     def hidden(self, text: str) -> str: ...  # removes secrets from a text
 
 
-def hide(text: str, secrets: Iterable[str | None]) -> str:
-    """Replace secrets in a text, the longest first."""
+def hide(text: str, secrets: Iterable[str | None], mask: Callable[[str], str] = lambda _: "***") -> str:
+    """Replace secrets in a text by what `mask` makes of each, the longest first."""
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        text = text.replace(secret, "***")
+        text = text.replace(secret, mask(secret))
     return text
 
 

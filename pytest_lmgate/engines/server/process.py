@@ -30,6 +30,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,13 +110,9 @@ class Command:
             words.append(_digest(word) if is_secret else word)
             is_secret = word.startswith("-") and not equals and bool(_SECRET.search(word))
         env = {name: _digest(value) if _SECRET.search(name) else value for name, value in self._variables.items()}
-        within = sorted(self._secrets_of(self._variables), key=len, reverse=True)  # of words, as of sh -c "..."
-
-        def masked(text: str) -> str:
-            for secret in within:
-                text = text.replace(secret, _digest(secret))
-            return text
-
+        masked = partial(
+            hide, secrets=self._secrets_of(self._variables), mask=_digest
+        )  # within words, as of sh -c "..."
         shown = {name: masked(value) for name, value in env.items()}
         facts = {"command": json.dumps([*map(masked, words)]), "env": json.dumps(shown, sort_keys=True)}
         if self.spec.image is not None:

@@ -373,8 +373,9 @@ def _other_frequencies(tensors: Mapping[str, Stored], model: Any) -> list[str]:
     """
     buffers = [buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq") and not buffer.is_meta]
     others = []
-    for name, stored in tensors.items():
-        alike = [buffer for buffer in buffers if name.endswith("inv_freq") and [*buffer.shape] == stored.shape]
+    for name in (each for each in tensors if each.endswith("inv_freq")):
+        stored = tensors[name]
+        alike = [buffer for buffer in buffers if [*buffer.shape] == stored.shape]
         ratios = [_values(stored).float() / buffer.cpu().float() for buffer in alike]
         if ratios and all(bool((each / each[0] - 1).abs().max() > _FREQUENCY_ROUNDING) for each in ratios):
             others.append(name)
@@ -393,13 +394,15 @@ def require_quantized(
 
     `wanted` is the quantizer's config that was made of `load`, if it has any.
     """
+    if getattr(wanted, "dequantize", False) or load.get("dequantize"):
+        return
     stored, quantizer = checkpoint.config.get("quantization_config") or {}, getattr(model, "hf_quantizer", None)
     says = f"its config.json has a quantization_config ({stored.get('quant_method')})" if stored else ""
     if "gguf_file" in load:
         says = _quantized(checkpoint, load["gguf_file"])
         if all(map(torch.is_floating_point, model.state_dict().values())):
             quantizer = None
-    if not says or getattr(wanted, "dequantize", False) or load.get("dequantize"):
+    if not says:
         return
     if quantizer is None:
         why = next((text for text in warnings if "quanti" in text), "")
