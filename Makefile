@@ -24,7 +24,8 @@ INSTALLED := $(VENV)/.installed
 #   tracking  runs one page with trackio, MLflow, Allure and pytest-html, for which pillow and pyarrow are older than in
 #           constraints.txt.
 #   light   has no torch, transformers and datasets: what docs/howto/without_torch.md says of it.
-TWO := -n 2 --dist worksteal
+# Tests wait for processes that they start: three workers keep two processors busy, two leave them idle for a quarter.
+WORKERS := -n 3 --dist worksteal
 OLD_WARNS := -W ignore::DeprecationWarning
 VLLM := tests/engines/vllm tests/engines/contract --engine vllm \
 	tests/engines/server/test_started.py::test_a_gate_of_vllm_starts_from_nothing_is_kept_and_finds_damaged_weights
@@ -41,15 +42,15 @@ engine = tests/engines/contract --engine $1 tests/engines/$1
 leg = $(eval LEGS += $1)$(eval ENV_$1 := $(strip $2))$(eval EXTRAS_$(ENV_$1) += $3)$(eval BESIDE_$(ENV_$1) += $4)$(eval \
 	ARGS_$1 := $(strip $5))$(eval TESTS_$1 := $(strip $6))
 #          leg     environment extras   installed beside                pytest                 tests
-$(call leg,onnx,   extras,     onnx,    ,                               $(TWO),                $(call engine,onnx))
-$(call leg,gguf,   extras,     gguf,    $(LLAMA),                       $(TWO),                $(call engine,gguf))
-$(call leg,server, extras,     server,  ,                               $(TWO),                $(call engine,server))
-$(call leg,remote, extras,     remote,  s3fs "moto[server]",            $(TWO),                tests/cache/test_remote_s3.py)
-$(call leg,ray,    extras,     ray,     ,                               $(TWO),                tests/measure/cluster tests/settings/test_session.py)
-$(call leg,real,   extras,     ,        ,                               $(TWO) -rP -k real_model, tests/docs/test_pages.py)
+$(call leg,onnx,   extras,     onnx,    ,                               $(WORKERS),            $(call engine,onnx))
+$(call leg,gguf,   extras,     gguf,    $(LLAMA),                       $(WORKERS),            $(call engine,gguf))
+$(call leg,server, extras,     server,  ,                               $(WORKERS),            $(call engine,server))
+$(call leg,remote, extras,     remote,  s3fs "moto[server]",            $(WORKERS),            tests/cache/test_remote_s3.py)
+$(call leg,ray,    extras,     ray,     ,                               $(WORKERS),            tests/measure/cluster tests/settings/test_session.py)
+$(call leg,real,   extras,     ,        ,                               $(WORKERS) -rP -k real_model, tests/docs/test_pages.py)
 $(call leg,vllm,   vllm,       ,        ,                               -n 2 --dist loadgroup, $(VLLM))
-$(call leg,oldest, oldest,     ,        $(TESTERS),                     $(TWO) $(OLD_WARNS),   $(VERSIONED) tests/end_to_end/test_no_regression.py)
-$(call leg,newest, newest,     ,        $(TESTERS) liger-kernel triton, $(TWO),                $(VERSIONED))
+$(call leg,oldest, oldest,     ,        $(TESTERS),                     $(WORKERS) $(OLD_WARNS), $(VERSIONED) tests/end_to_end/test_no_regression.py)
+$(call leg,newest, newest,     ,        $(TESTERS) liger-kernel triton, $(WORKERS),            $(VERSIONED))
 $(call leg,bare,   bare,       ,        ,                               ,                      $(BARE))
 $(call leg,tracking, tracking, ,        trackio mlflow $(ALLURE),       -k tracking,           tests/docs/test_pages.py)
 $(call leg,light,  light,      ,        llama-cpp-python gguf,          ,                      tests/end_to_end/test_without_torch.py)
@@ -84,7 +85,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $@
 
-TEST := -m pytest $(TWO) $(addprefix --ignore=tests/,engines/onnx engines/gguf engines/server engines/vllm docs/test_pages.py)
+TEST := -m pytest $(WORKERS) $(addprefix --ignore=tests/,engines/onnx engines/gguf engines/server engines/vllm docs/test_pages.py)
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python $(TEST) $(PYTEST_ARGS)
 
@@ -108,16 +109,16 @@ test-gpu: $(INSTALLED)
 legs:
 	@$(foreach leg,$(LEGS),echo $(leg) $(ENV_$(leg));)
 
-# llama-cpp-python is compiled here, in two minutes, for any recent processor: with the instructions of this machine, some
+# llama-cpp-python is compiled here, in 80 seconds, for any recent processor: with the instructions of this machine, some
 # virtual machines end the program, as they name instructions (AMX) that they lack. The wheel that pip's cache may hold says
 # nothing of how it was compiled, so that it is not asked. What only llama.cpp's own programs and pictures need, 60% of the
-# work, is left out.
+# work, is left out; and C++ is optimized a little only, which tiny models do not notice, as most of llama.cpp's kernels are C.
 WHEELS := build/wheels
 $(WHEELS)/.compiled: export CMAKE_ARGS = -DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF \
 	-DCMAKE_PROJECT_llama.cpp_INCLUDE=$(abspath $(WHEELS))/library.cmake
 $(WHEELS)/.compiled: constraints.txt
 	rm -rf $(WHEELS) && mkdir -p $(WHEELS)
-	echo 'set(LLAMA_BUILD_COMMON OFF)' > $(WHEELS)/library.cmake
+	printf '%s\n' 'set(LLAMA_BUILD_COMMON OFF)' 'set(CMAKE_CXX_FLAGS_RELEASE "-O1 -DNDEBUG")' > $(WHEELS)/library.cmake
 	$(PYTHON) -m venv build/pip
 	build/pip/bin/python -m pip wheel --quiet --no-cache-dir --no-deps -w $(WHEELS) "$$(grep '^llama_cpp_python==' constraints.txt)"
 	touch $@
@@ -167,7 +168,7 @@ $(addprefix test-,$(LEGS)): test-%: $(VENV)-$$(ENV_$$*)/.installed
 	$(THREADS) $(LEG_PYTHON) -m pytest $(ARGS_$*) $(TESTS_$*) $(PYTEST_ARGS)
 
 docs: lint-docs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TWO) tests/docs $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) tests/docs $(PYTEST_ARGS)
 
 # The definitions of numbers, each changed once in a copy of the code: the tests of this repository have to fail.
 mutants: $(INSTALLED)

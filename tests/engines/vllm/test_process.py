@@ -13,10 +13,9 @@ from tests.engines.contract.bench import Bench
 from tests.engines.contract.engines import BY_NAME
 
 # The session itself never imports vLLM.
-pytestmark = [
-    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is NOT installed; make test-vllm runs these tests"),
-    pytest.mark.xdist_group("vllm"),
-]
+pytestmark = pytest.mark.skipif(
+    find_spec("vllm") is None, reason="vLLM is NOT installed; make test-vllm runs these tests"
+)
 
 
 @pytest.fixture(scope="module")
