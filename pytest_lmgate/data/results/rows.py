@@ -7,6 +7,7 @@ nothing in them is run or unpickled, nothing is unpacked to disk, and what is re
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import hashlib
 import json
@@ -364,13 +365,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def from_json(text: bytes, where: object, decode: Callable[[bytes], Any] = msgspec.json.decode) -> Any:
+    text = text.removeprefix(codecs.BOM_UTF8)  # which Windows may have put there
     try:
         return decode(text)
     except msgspec.ValidationError as error:
         raise DataError(f"{where}: not what this format has there: {error}") from None
     except (msgspec.DecodeError, ValueError) as error:
         with contextlib.suppress(ValueError, RecursionError):
-            json.loads(text)  # which takes NaN, as Python's tools write it
+            json.loads(text.decode())  # which takes NaN, as Python's tools write it
             raise DataError(f"{where}: expected finite numbers, got NaN or Infinity: measure the row again") from None
         raise DataError(f"{where}: not JSON: {error}; was the file cut?") from None
     except RecursionError:

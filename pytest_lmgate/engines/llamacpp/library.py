@@ -28,6 +28,8 @@ _BATCH = 512
 _FLOAT32 = 0  # LLAMA_FTYPE_ALL_F32
 _WARNING, _ERROR, _CONTINUED = 3, 4, 5  # ggml_log_level
 _OUT_OF_MEMORY = ("failed to allocate", "out of memory", "unable to allocate", "failed to fit")
+# What llama.cpp says of options that do not go together, for which it makes no context.
+_OF_OPTIONS = ("requires", "does not divide", "not supported", "unsupported")
 # Options under llama.cpp's own names; see llama_model_params and llama_context_params.
 _MODEL = dict.fromkeys(("n_gpu_layers", "split_mode", "main_gpu"), Option(int))
 _CONTEXT = {
@@ -220,7 +222,10 @@ class Context:
         with _captured_log(self._llama) as log:
             self._pointer = self._llama.llama_init_from_model(weights.pointer, params)
         if not self._pointer:
-            raise OutOfMemory("the device", _first_complaint(log))
+            details = _first_complaint(log)
+            if not any(word in details for word in _OF_OPTIONS):
+                raise OutOfMemory("the device", details)
+            raise ModelError(f"model {weights.name!r}: llama.cpp refuses its load: {details}")
         if not self._llama.llama_get_causal_attn(self._pointer):
             raise ModelError(
                 f"model {weights.name!r}: expected a causal model, but it sees the tokens that it predicts"

@@ -105,7 +105,7 @@ class Session:
             if logits.shape[:2] != ids.shape:
                 raise EngineError(
                     f"model {self._name!r}: expected logits of shape [{batch}, {tokens}, vocabulary] of "
-                    f"{self._file.name}, got {list(logits.shape)}"
+                    f"{self._file.name}, got {list(logits.shape)}: {_EXPORT}"
                 )
             return logits, State(begin + tokens, dict(zip(self._present, present, strict=False)))
         raise OutOfMemory("the device", details)

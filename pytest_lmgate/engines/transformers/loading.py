@@ -126,6 +126,8 @@ def load_checkpoint(
             )
         require_quantized(checkpoint, model, load, options.get("quantization_config"), warned)
         require_all_weights_used(checkpoint, model, info.get("unexpected_keys", ()))
+        if "gguf_file" in load:
+            require_all_of_gguf_used(checkpoint, load["gguf_file"], model)
         require_known_keys(name, checkpoint.folder / "config.json", model.config, {**checkpoint.config, **load})
         if adapter_folder is not None:
             model = _with_adapter(model, adapter_folder, name)
@@ -313,6 +315,7 @@ def _facts(held: dict[str, Any]) -> dict[str, Any]:
 # Constants that older versions of a library stored; the library computes them now.
 _CONSTANTS = re.compile(r"(^|\.)(masked_bias|causal_mask|inv_freq|position_ids|version|_float_tensor)$")
 _FREQUENCY_ROUNDING = 2.0**-6  # of bfloat16
+_NEVER_TURNED = 1e20  # llama.cpp's factors of pairs that a model does not rotate are 1e30
 # Heads that predict several tokens ahead. A model that is asked for the next token does not run them.
 _AHEAD = re.compile(r"(^|[._])(mtp|nextn|medusa)")
 # Heads of masked models for tasks other than filling a mask.
@@ -345,6 +348,48 @@ def require_all_weights_used(checkpoint: Checkpoint, model: Any, unexpected: Ite
                 f"model {checkpoint.name!r}: {checkpoint.folder} holds different weights under {' and '.join(stored)}, "
                 "but its config.json ties them to one: set tie_word_embeddings: false there"
             )
+
+
+def require_all_of_gguf_used(checkpoint: Checkpoint, file: str, model: Any) -> None:
+    """Refuse a GGUF with more weights than the model takes, or other rotary frequencies: transformers names neither."""
+    own = model.state_dict(keep_vars=True)
+    if not all(map(torch.is_floating_point, own.values())):
+        return  # packed, by code that says which tensors are left over
+    gguf: Any = importlib.import_module("gguf")  # transformers has read the file with it
+    reader = gguf.GGUFReader(checkpoint.folder / file)
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    if model.config.tie_word_embeddings:
+        tensors.pop("output.weight", None)
+    architecture, rope = reader.fields["general.architecture"].contents(), [getattr(model.config, k, "") for k in _ROPE]
+    said = {key.removeprefix(f"{architecture}."): field.contents() for key, field in reader.fields.items()}
+    scaling, window = said.get("rope.scaling.type", "none"), said.get("attention.sliding_window")
+    unused = [] if scaling == "none" or repr(scaling) in repr(rope) else [f"rope.scaling.type: {scaling}"]
+    if isinstance(window, int) and window and window != getattr(model.config, "sliding_window", None):
+        unused.append(f"attention.sliding_window: {window}")
+    for name in [name for name in tensors if name.startswith("rope_")]:
+        factors = torch.tensor(tensors.pop(name).data)
+        if not _are_scaled_by(factors, model) and "longrope" not in repr(rope):
+            unused.append(name)
+    stored = sum(int(tensor.n_elements) for tensor in tensors.values())
+    if stored > sum({id(tensor): tensor.numel() for tensor in own.values()}.values()):
+        layers = getattr(model.config, "num_hidden_layers", 0)
+        kinds = {known: kind for kind, known in gguf.MODEL_ARCH_NAMES.items()}
+        names = gguf.get_tensor_name_map(kinds[architecture], layers)
+        taken = {names.get_name(name, try_suffixes=(".weight", ".bias")) for name in own}
+        unused += sorted(tensors.keys() - taken)
+    if unused:
+        raise ModelError(
+            f"model {checkpoint.name!r}: {file} holds what transformers' reader of GGUF files does not use, "
+            f"{_counted(unused)}: make the file the path: of the model, for the engine llama.cpp"
+        )
+
+
+def _are_scaled_by(factors: Tensor, model: Any) -> bool:
+    """Whether factors, by which llama.cpp divides its frequencies, make a geometric series of some of a model's."""
+    turned = factors < _NEVER_TURNED
+    buffers = [buffer.cpu() for name, buffer in model.named_buffers() if name.endswith("inv_freq")]
+    series = [(buffer * factors)[turned].log() for buffer in buffers if buffer.shape == factors.shape]
+    return any(bool((each.diff().diff().abs() < _FREQUENCY_ROUNDING).all()) for each in series)
 
 
 def _is_harmless(key: str, checkpoint: Checkpoint, model: Any) -> bool:

@@ -1,6 +1,7 @@
 """From a Llama of transformers and its tokenizer to a GGUF, as llama.cpp's own converter writes one."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,19 @@ _BLOCK = 32  # weights of a row that q8_0 scales together
 
 
 def write_gguf(
-    path: Path, model: Any, tokenizer: Any, *, dtype: str = "f32", parts_of: int = 0, **metadata: Any
+    path: Path,
+    model: Any,
+    tokenizer: Any,
+    *,
+    dtype: str = "f32",
+    parts_of: int = 0,
+    tensors: Mapping[str, NDArray[Any]] = {},
+    **metadata: bool | int | str,
 ) -> Path:
-    """Write a ``LlamaForCausalLM``; return the file, or the first of several with `parts_of` tensors each.
+    """Write a ``LlamaForCausalLM`` and more `tensors`; return the file, or the first of several of `parts_of` tensors.
 
     The tokenizer is a fast one of byte-level BPE, or of the SentencePiece kind with ``▁`` and byte tokens. Metadata are
-    flags by what follows the architecture, as in ``attention__causal``.
+    named by what follows the architecture, as in ``attention__causal``.
     """
     config = model.config
     writer = gguf.GGUFWriter(path, "llama", split_max_tensors=parts_of)
@@ -54,7 +62,8 @@ def write_gguf(
             writer.add_tensor(f"rope_factors_{which}.weight", factors)
     writer.add_vocab_size(config.vocab_size)
     for key, value in metadata.items():
-        writer.add_bool(f"llama.{key.replace('__', '.')}", value)
+        add = {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string}[type(value)]
+        add(f"llama.{key.replace('__', '.')}", value)
     _add_tokens(writer, tokenizer, config.vocab_size)
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
@@ -68,6 +77,8 @@ def write_gguf(
         if weights.ndim == 1 or (dtype == "q8_0" and weights.shape[1] % _BLOCK):
             kind = TYPES["f32"]
         writer.add_tensor(_tensor_name(name), gguf.quants.quantize(weights, kind), raw_dtype=kind)
+    for name, values in tensors.items():
+        writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -166,6 +166,12 @@ def test_what_llama_cpp_warns_of_is_heard(files: Path, tmp_path: Path) -> None:
         assert any("missing pre-tokenizer type" in text for text in warned) is expected
 
 
+def test_options_that_do_not_go_together_are_not_taken_for_too_little_memory(project: Project) -> None:
+    said = project.run([ppl("q8")], {"q8": "{path: {files}/f16.gguf, load: {type_v: q8_0, flash_attn: false}}"})
+    assert project.verdicts == ["error"]
+    assert "llama.cpp refuses its load: quantized V cache requires" in said
+
+
 @pytest.fixture
 def project(tmp_path: Path, files: Path) -> Project:
     entries = {name: f"{{path: {{files}}/{name}.gguf}}" for name in ("f32", "f16")}

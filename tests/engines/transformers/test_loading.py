@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -321,6 +322,26 @@ def test_a_gguf_that_transformers_makes_floats_of_is_measured_on_request(
     assert (
         load(tmp_path, load={"gguf_file": "m.gguf", "dequantize": True}, dtype="float32").model.dtype == torch.float32
     )
+
+
+@pytest.mark.parametrize(
+    ("held", "says"),
+    [
+        ({"tensors": {"blk.0.attn_q.bias": np.ones(32, np.float32)}}, r"1 in all: blk\.0\.attn_q\.bias"),
+        ({"tensors": {"rope_freqs.weight": np.array([1, 1, 1, 8], np.float32)}}, r"rope_freqs\.weight"),
+        ({"tensors": {"rope_freqs.weight": np.array([1, 1, 1e30, 1e30], np.float32)}}, ""),
+        ({"rope__scaling__type": "yarn"}, "type: yarn"),
+        ({"rope__scaling__type": "none"}, ""),
+        ({"attention__sliding_window": 16}, "window: 16"),
+    ],
+)
+def test_what_transformers_does_not_read_of_a_gguf_is_an_error(tmp_path: Path, held: dict[str, Any], says: str) -> None:
+    model = build("llama")
+    save(model, tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    write_gguf(tmp_path / "m.gguf", model, trained_bpe(["ab ab"], 97), **held)
+    with pytest.raises(ModelError, match=rf"m\.gguf holds .*{says}") if says else contextlib.nullcontext():
+        load(tmp_path, load={"gguf_file": "m.gguf"})
 
 
 def test_an_option_that_a_quantized_checkpoint_overrides_is_an_error(tmp_path: Path) -> None:

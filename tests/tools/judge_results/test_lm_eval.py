@@ -219,6 +219,18 @@ def test_a_damaged_run_is_an_error_and_no_verdict(changed, change: Change, says:
         assert "error" in {gate["verdict"] for gate in of_task}
 
 
+def test_a_byte_order_mark_of_windows_is_no_part_of_the_json(changed):
+    def mark(folder: Path) -> None:
+        for file in folder.rglob("*.json*"):
+            file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+
+    found, plain = judge(OLD, changed(mark)), judge(OLD, NEW)
+    values = [
+        {name: (gate["verdict"], gate.get("value")) for name, gate in each.gates.items()} for each in (found, plain)
+    ]
+    assert values[0] == values[1] != {}
+
+
 def test_a_run_is_not_compared_with_itself_and_a_model_that_is_never_right_is_no_reference():
     found = judge(OLD, OLD)
     assert (found.code, found.gates) == (3, {})
