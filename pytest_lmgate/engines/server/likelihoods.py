@@ -79,8 +79,10 @@ class ServedTokens:
     def until_stop(self, text: str, stops: Sequence[str]) -> tuple[str, bool]:
         """Return a text up to the first stop string, without special tokens, and whether there is such a string.
 
-        A server writes special tokens where it is asked to, as `decoding` does if there are stop strings.
+        A server writes special tokens where it is asked to, as `decoding` does if there are stop strings. Half of a
+        surrogate pair is a character that was cut.
         """
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         shown = cut(text, stops)
         without = functools.reduce(lambda kept, token: kept.replace(token, ""), self.special if stops else (), shown)
         return without, shown != text
