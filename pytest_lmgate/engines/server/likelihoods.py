@@ -331,6 +331,8 @@ def _checked(values: Sequence[Any], tops: Sequence[Sequence[Any]], *, unknown: i
 
 def _disproof(prompts: Sequence[Sequence[int]], readings: Sequence[Reading], tokens: ServedTokens) -> str:
     """Return the fault in the experiment's answers, if any."""
+    if not all(any(reading.tops) for reading in readings):
+        return "it does not say which tokens are the likeliest (top_logprobs), without which its numbers are not proven"
     whole, base = prompts[0], readings[0]
     for ids, reading in zip(prompts[1:], readings[1:], strict=True):
         pairs = list(zip(whole, ids, strict=False))

@@ -79,6 +79,7 @@ def test_passing_trouble_changes_no_number(faulty: FaultyServer, served: Callabl
         (lambda *_: {"choices": []}, "expected one completion under choices, got"),
         (faults.without_echo, "got None; by echo with token ids and echo with text: expected a mapping with token_log"),
         (faults.off_by_one, "expected no change before it; the likelihoods may be off by one token"),
+        (faults.without_tops, "it does not say which tokens are the likeliest (top_logprobs)"),
         (faults.constant, "the likelihood of a token does not depend on the tokens before it"),
         (faults.other_tokens, "expected the likelihood of token id"),
         (changed_rows(lambda rows: [*rows, rows[-1]]), "tokens of the prompt, got"),
