@@ -90,6 +90,7 @@ def _csv_rows(path: Path, name: str, delimiter: str = ",") -> Iterator[Any]:
     with _opened(path, name, _TABLE, "") as file:
         reader = csv.reader(file, delimiter=delimiter, strict=True)
         header: list[str] = []
+        names: list[str] = []
         while True:
             begin = reader.line_num + 1
             limit = csv.field_size_limit(2**31 - 1)  # 128 KiB at first, less than a document can have
@@ -112,6 +113,7 @@ def _csv_rows(path: Path, name: str, delimiter: str = ",") -> Iterator[Any]:
                         f"{cells[0]!r:.80}; write it with {delimiter!r}, and cells that have {delimiter!r} in quotes"
                     )
                 _require_different(header, f"{path}:{begin}", name)
+                names = list(map(_bare, header))
                 continue
             if len(cells) != len(header):
                 raise DataError(
@@ -119,7 +121,8 @@ def _csv_rows(path: Path, name: str, delimiter: str = ",") -> Iterator[Any]:
                     f"{len(cells)}: {delimiter.join(cells)!r:.80}; put a cell with {delimiter!r}, a quote or a line "
                     "break in quotes"
                 )
-            if cells == header and len(cells) > 1:
+            is_wide = len(cells) > 1 or cells[0].startswith("\ufeff")
+            if is_wide and _bare(cells[0]) == names[0] and list(map(_bare, cells)) == names:
                 raise DataError(
                     f"dataset {name!r}: {path}:{begin}: expected a row, got the header again: was the file joined of "
                     "several? Remove this line"
@@ -132,6 +135,11 @@ def _csv_rows(path: Path, name: str, delimiter: str = ",") -> Iterator[Any]:
                         "as .jsonl"
                     )
             yield dict(zip(header, cells, strict=True))
+
+
+def _bare(column: str) -> str:
+    """Return a column's name as it is in every file that was joined, which may have a byte-order mark."""
+    return column.strip('\ufeff "').casefold()
 
 
 def _require_different(columns: Iterable[Any], where: str, name: str) -> None:

@@ -382,7 +382,8 @@ def _checked(
                 "(max_new_tokens): its engine must end the text there"
             )
         kept, is_cut = cut(text, settings.stop), None if not said or has_ended is None else not has_ended
-        if kept != text or 0 < said < most:
+        # A server may have a limit of its own, below `most`.
+        if kept != text or (has_ended is None and 0 < said < most):
             is_cut = False
         texts.append(((kept, is_cut), said or own))
     return texts

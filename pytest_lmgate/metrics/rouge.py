@@ -261,12 +261,25 @@ class RowScorer:
     stem: Callable[[str], str] | None
 
     def statistics(self, predictions: Sequence[str], references: References, _: Sequence[Mapping[str, Any]]) -> Floats:
-        if (row := next((row for row, texts in enumerate(references) if not "".join(texts).strip()), None)) is not None:
+        found = [self.row(*pair) for pair in zip(predictions, references, strict=True)]
+        # Rows of which every text has a score of 0, also the reference itself.
+        lost = [
+            row
+            for row, (_, overlap, _) in enumerate(found)
+            if not overlap.reference and not any(self.row(text, [text])[1].reference for text in references[row])
+        ]
+        for row in lost:
+            if not any(chain.from_iterable(map(self._read, references[row]))):
+                raise MetricInputError(
+                    f"ROUGE: row {row}: the tokenizer finds no word in its reference {references[row][0]!r:.80}, of "
+                    "which every text has a score of 0: leave the row out, or choose another tokenizer"
+                )
+        if found and len(lost) == len(found):
             raise MetricInputError(
-                f"ROUGE: row {row}: its reference is empty, of which every text has a score of 0: leave the row out"
+                "ROUGE: every reference is shorter than what the variant counts, so that every text has a score of 0: "
+                "choose rouge1 or rougeL"
             )
-        scores = (self.row(*pair)[0] for pair in zip(predictions, references, strict=True))
-        return np.array([(score.fmeasure, score.precision, score.recall, 1.0) for score in scores])
+        return np.array([(score.fmeasure, score.precision, score.recall, 1.0) for score, _, _ in found])
 
     def row(self, prediction: str, references: Sequence[str]) -> tuple[Scores, Overlap, int]:
         """Return scores, counts, and the index of the best reference or -1 for all; an empty prediction scores 0."""

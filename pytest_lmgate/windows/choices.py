@@ -94,8 +94,8 @@ def _read_rows(rows: Sequence[Row], spec: DatasetSpec, name: str) -> list[_Read]
     question, messages, answer, target = spec.question, spec.messages, spec.answer, spec.target
     choices = [spec.choices] if isinstance(spec.choices, str) else spec.choices or ()
     follows = [None if target is None else _text(row, index, name, target, "target") for index, row in enumerate(rows)]
-    if "" in follows:
-        raise DataError(f"dataset {name!r}: row {follows.index('')}: target: expected a text, got an empty one")
+    if blank := [index for index, text in enumerate(follows) if text is not None and not text.strip()]:
+        raise DataError(f"dataset {name!r}: row {blank[0]}: target: expected a text, got a blank one")
     prompts: Sequence[tuple[Prompt, ...]]
     offered: list[tuple[str, ...]] = []
     if messages is not None:
@@ -128,8 +128,8 @@ def _choices(row: Row, index: int, name: str, columns: Sequence[str], what: str)
         choices = cell(row, columns[0], name, index, what=what)
     else:
         choices = [cell(row, column, name, index, what=what) for column in columns]
-    if not isinstance(choices, list | tuple) or not all(isinstance(choice, str) and choice for choice in choices):
-        raise DataError(f"{where}: expected a list of texts, got {choices!r:.200}")
+    if not isinstance(choices, list | tuple) or not all(isinstance(each, str) and each.strip() for each in choices):
+        raise DataError(f"{where}: expected a list of texts, got {choices!r:.200}; none may be blank")
     for choice in choices:
         utf8(choice, where)
     if len(choices) < 2:

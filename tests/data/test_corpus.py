@@ -119,6 +119,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
         ("a.csv", b"text,,,text \na,,,b\n", False, r".*a\.csv:1: 2 columns are called 'text'"),
         ("a.csv", b"id,b,text\n1,$2,000 is\n", False, r".*a\.csv:2: .* one number .* '\$2,000 is'; put"),
         ("a.csv", b"text,b\na,b\ntext,b\nc,d\n", False, r".*a\.csv:3: expected a row, got the header again"),
+        ("a.csv", "\ufefftext,b\na,b\n\ufeffText, b\nc,d\n".encode(), False, r".*a\.csv:3: .* the header again"),
         ("a.jsonl", b'[{"text": "x"}]', False, r".*expected one row a line, got a JSON array; .* jq -c"),
         ("a.jsonl", b'\n[\n  {"text": "x"}\n]\n', False, ".*expected one row a line, got a JSON array"),
         ("a.jsonl", b'{"text": "x"}\n{"text": "x", "text": "y"}', False, r".*a\.jsonl:2: 2 columns are called"),

@@ -283,6 +283,17 @@ def test_a_renamed_gate_is_told_the_command_that_keeps_its_entry_and_prune_remov
     assert baseline(kept).read_text() == before
 
 
+def test_entries_of_tests_under_a_condition_that_does_not_hold_stay(measured: Project) -> None:
+    gates = TWO_GATES.replace("\n@", "\nif True:\n    @", 1).replace("\ndef test_gate", "\n    def test_gate")
+    measured.write(test_gates=gates).run("--lmgate-update").expect(0, passed=2)
+    measured.write(test_gates=gates.replace("if True", "if False").replace("test_other", "test_else"))
+    measured.run("--lmgate-update-new-only").expect(0, passed=1)
+    measured.run("--lmgate-prune").expect(0, passed=1).says("1 removed", "1 kept")
+    assert [entry.partition("::no")[0] for entry in entries(measured)] == [
+        "test_gates.py::test_else", "test_gates.py::test_gate",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("conftest", "ini", "workers"),
     [("collect_ignore = ['inner/test_inner.py']", "", ()), ("", "testpaths = outer", WORKERS)],

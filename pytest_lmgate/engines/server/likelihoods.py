@@ -79,8 +79,10 @@ class ServedTokens:
     def until_stop(self, text: str, stops: Sequence[str]) -> tuple[str, bool]:
         """Return a text up to the first stop string, without special tokens, and whether there is such a string.
 
-        A server writes special tokens where it is asked to, as `decoding` does if there are stop strings.
+        A server writes special tokens where it is asked to, as `decoding` does if there are stop strings. Half of a
+        surrogate pair is a character that was cut.
         """
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         shown = cut(text, stops)
         without = functools.reduce(lambda kept, token: kept.replace(token, ""), self.special if stops else (), shown)
         return without, shown != text
@@ -329,6 +331,8 @@ def _checked(values: Sequence[Any], tops: Sequence[Sequence[Any]], *, unknown: i
 
 def _disproof(prompts: Sequence[Sequence[int]], readings: Sequence[Reading], tokens: ServedTokens) -> str:
     """Return the fault in the experiment's answers, if any."""
+    if not all(any(reading.tops) for reading in readings):
+        return "it does not say which tokens are the likeliest (top_logprobs), without which its numbers are not proven"
     whole, base = prompts[0], readings[0]
     for ids, reading in zip(prompts[1:], readings[1:], strict=True):
         pairs = list(zip(whole, ids, strict=False))

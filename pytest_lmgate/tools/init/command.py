@@ -187,7 +187,7 @@ def find_places(folder: Path) -> tuple[list[Path], list[Path]]:
             models.append(place)
             continue  # its merges.txt is not a text to read
         models += [place / name for name in names if name.endswith(".gguf")]
-        for file in (place / name for name in names if name.lower().endswith(_SUFFIXES) and not _NO_TEXTS.match(name)):
+        for file in (place / name for name in names if name.endswith(_SUFFIXES) and not _NO_TEXTS.match(name)):
             if file.is_file() and file.stat().st_size and (file.suffix != ".jsonl" or text_column(file) is not None):
                 texts.append(file)
     return sorted(models), sorted(texts)

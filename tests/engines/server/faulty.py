@@ -273,6 +273,15 @@ def off_by_one(_: int, body: Answer, answer: Answer) -> Answer:
     return answer
 
 
+def without_tops(_: int, body: Answer, answer: Answer) -> Answer:
+    """Only the likelihoods of the text's own tokens, which no draw can prove; here to base 2."""
+    first(answer).pop("prompt_logprobs", None)
+    if logprobs := first(answer)["logprobs"]:
+        values = logprobs["token_logprobs"]
+        logprobs |= {"token_logprobs": [value and value / math.log(2) for value in values], "top_logprobs": None}
+    return answer
+
+
 def constant(_: int, body: Answer, answer: Answer) -> Answer:
     """Each token has the same likelihood after any text."""
     rows = first(answer).get("prompt_logprobs") or []

@@ -15,8 +15,10 @@ pytest.importorskip("httpx2", reason="httpx2 is NOT installed; make test-server 
 
 from pytest_lmgate.engines import server
 from pytest_lmgate.errors import EngineError, LmgateError, ModelError
-from pytest_lmgate.settings.gate_options import WindowProtocol
-from tests.engines.numbers import nll_of, requests_of, texts_of
+from pytest_lmgate.measure.texts import generate
+from pytest_lmgate.settings.gate_options import GenerationSettings, WindowProtocol
+from tests.engines.numbers import JOB, nll_of, requests_of, texts_of
+from tests.engines.projects import CONTEXT
 from tests.engines.server import faulty as faults
 from tests.engines.server.faulty import NAME, FaultyServer, Spoil, changed_rows, changed_values, first
 
@@ -77,6 +79,7 @@ def test_passing_trouble_changes_no_number(faulty: FaultyServer, served: Callabl
         (lambda *_: {"choices": []}, "expected one completion under choices, got"),
         (faults.without_echo, "got None; by echo with token ids and echo with text: expected a mapping with token_log"),
         (faults.off_by_one, "expected no change before it; the likelihoods may be off by one token"),
+        (faults.without_tops, "it does not say which tokens are the likeliest (top_logprobs)"),
         (faults.constant, "the likelihood of a token does not depend on the tokens before it"),
         (faults.other_tokens, "expected the likelihood of token id"),
         (changed_rows(lambda rows: [*rows, rows[-1]]), "tokens of the prompt, got"),
@@ -251,6 +254,16 @@ def test_a_spoilt_text_is_an_error(faulty: FaultyServer, served: Callable[..., A
     faulty.spoil = lambda number, _, answer: {**answer, **spoil} if number else answer
     with pytest.raises(EngineError, match=said):
         texts_of(served(faulty.url), ["t"], max_new_tokens=5)
+
+
+def test_a_character_that_the_server_cut_is_a_broken_one_and_its_own_limit_cuts_too(
+    faulty: FaultyServer, served: Callable[..., Any]
+) -> None:
+    cut = {"choices": [{"text": "a \ud83d", "finish_reason": "length"}]}
+    cut["usage"] = {"prompt_tokens": 2, "completion_tokens": 3}
+    faulty.spoil = lambda number, _, answer: {**answer, **cut} if number else answer
+    found = generate(served(faulty.url), ["t"], GenerationSettings(max_new_tokens=5), JOB, context=CONTEXT)
+    assert found == (["a \N{REPLACEMENT CHARACTER}"], [True])
 
 
 def test_nothing_is_left_to_the_defaults_of_a_server(faulty: FaultyServer, served: Callable[..., Any]) -> None:
