@@ -22,15 +22,6 @@ if TYPE_CHECKING:
     from pytest_lmgate.judge.result import FixtureCall, Verdict
 
 
-def _conditional(file: Path) -> set[str]:
-    """Return the functions that a Python file defines under a condition, such as ``if torch.cuda.is_available():``."""
-    if file.suffix != ".py" or not file.exists():
-        return set()
-    branches = [each for each in ast.walk(ast.parse(file.read_bytes())) if isinstance(each, ast.If | ast.Try)]
-    inner = [each for branch in branches for each in ast.walk(branch)]
-    return {each.name for each in inner if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
-
-
 _Record = TypeVar("_Record", bound="msgspec.Struct")
 
 VERIFIED = "lmgate_verified"
@@ -124,13 +115,14 @@ class Ledger:
 
         A test that its file defines under a condition may not be there on this machine.
         """
-        file, test = root / gate.partition("::")[0], gate.rpartition("::")[0].partition("[")[0]
+        name = gate.partition("::")[0]
         if gate.startswith(tuple(self.uncollected)):
             return False
-        if gate.partition("::")[0] not in self.collected:
-            return not file.exists()
+        if name not in self.collected:
+            return not (root / name).exists()
+        test = gate.rpartition("::")[0].partition("[")[0]
         is_here = any(each.partition("[")[0] == test for each in self.expected)
-        return is_here or test.rpartition("::")[2] not in _conditional(file)
+        return is_here or test.rpartition("::")[2] not in _conditional(root / name)
 
     @property
     def expected_to_fail(self) -> set[str]:
@@ -211,3 +203,12 @@ def _record(value: Any, kind: type[_Record]) -> _Record:
     import msgspec
 
     return msgspec.convert(json.loads(value), kind)
+
+
+def _conditional(file: Path) -> set[str]:
+    """Return the functions that a Python file defines under a condition, such as ``if torch.cuda.is_available():``."""
+    if file.suffix != ".py" or not file.exists():
+        return set()
+    branches = [each for each in ast.walk(ast.parse(file.read_bytes())) if isinstance(each, ast.If | ast.Try)]
+    inner = [each for branch in branches for each in ast.walk(branch)]
+    return {each.name for each in inner if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}

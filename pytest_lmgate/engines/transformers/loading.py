@@ -14,6 +14,7 @@ import importlib
 import inspect
 import io
 import json
+import math
 import pickle
 import re
 import sys
@@ -357,14 +358,15 @@ def require_all_of_gguf_used(checkpoint: Checkpoint, file: str, model: Any) -> N
         return  # packed, by code that says which tensors are left over
     gguf: Any = importlib.import_module("gguf")  # transformers has read the file with it
     reader = gguf.GGUFReader(checkpoint.folder / file)
-    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    tensors = {tensor.name: tensor for tensor in reader.tensors if not _AHEAD.search(tensor.name)}
     if model.config.tie_word_embeddings:
         tensors.pop("output.weight", None)
     architecture, rope = reader.fields["general.architecture"].contents(), [getattr(model.config, k, "") for k in _ROPE]
     said = {key.removeprefix(f"{architecture}."): field.contents() for key, field in reader.fields.items()}
     scaling, window = said.get("rope.scaling.type", "none"), said.get("attention.sliding_window")
     unused = [] if scaling == "none" or repr(scaling) in repr(rope) else [f"rope.scaling.type: {scaling}"]
-    if isinstance(window, int) and window and window != getattr(model.config, "sliding_window", None):
+    context = said.get("context_length", math.inf)
+    if isinstance(window, int) and 0 < window < context and window != getattr(model.config, "sliding_window", None):
         unused.append(f"attention.sliding_window: {window}")
     for name in [name for name in tensors if name.startswith("rope_")]:
         factors = torch.tensor(tensors.pop(name).data)
