@@ -24,7 +24,8 @@ INSTALLED := $(VENV)/.installed
 #   tracking  runs one page with trackio, MLflow, Allure and pytest-html, for which pillow and pyarrow are older than in
 #           constraints.txt.
 #   light   has no torch, transformers and datasets: what docs/howto/without_torch.md says of it.
-# Tests wait for processes that they start: three workers keep two processors busy, two leave them idle for a quarter.
+# Tests wait for processes that they start: three workers keep two processors busy, two leave them idle
+# for a quarter.
 WORKERS := -n 3 --dist worksteal
 OLD_WARNS := -W ignore::DeprecationWarning
 VLLM := tests/engines/vllm tests/engines/contract --engine vllm \
@@ -48,7 +49,7 @@ $(call leg,server, extras,     server,  ,                               $(WORKER
 $(call leg,remote, extras,     remote,  s3fs "moto[server]",            $(WORKERS),            tests/cache/test_remote_s3.py)
 $(call leg,ray,    extras,     ray,     ,                               $(WORKERS),            tests/measure/cluster tests/settings/test_session.py)
 $(call leg,real,   extras,     ,        ,                               $(WORKERS) -rP -k real_model, tests/docs/test_pages.py)
-$(call leg,vllm,   vllm,       ,        ,                               -n 2 --dist loadgroup, $(VLLM))
+$(call leg,vllm,   vllm,       ,        ,                               -n 3 --dist loadgroup, $(VLLM))
 $(call leg,oldest, oldest,     ,        $(TESTERS),                     $(WORKERS) $(OLD_WARNS), $(VERSIONED) tests/end_to_end/test_no_regression.py)
 $(call leg,newest, newest,     ,        $(TESTERS) liger-kernel triton, $(WORKERS),            $(VERSIONED))
 $(call leg,bare,   bare,       ,        ,                               ,                      $(BARE))
