@@ -49,7 +49,7 @@ $(call leg,server, extras,     server,  ,                               $(WORKER
 $(call leg,remote, extras,     remote,  s3fs "moto[server]",            $(WORKERS),            tests/cache/test_remote_s3.py)
 $(call leg,ray,    extras,     ray,     ,                               $(WORKERS),            tests/measure/cluster tests/settings/test_session.py)
 $(call leg,real,   extras,     ,        ,                               $(WORKERS) -rP -k real_model, tests/docs/test_pages.py)
-$(call leg,vllm,   vllm,       ,        ,                               -n 3 --dist loadgroup, $(VLLM))
+$(call leg,vllm,   vllm,       ,        ,                               $(WORKERS) --dist loadgroup, $(VLLM))
 $(call leg,oldest, oldest,     ,        $(TESTERS),                     $(WORKERS) $(OLD_WARNS), $(VERSIONED) tests/end_to_end/test_no_regression.py)
 $(call leg,newest, newest,     ,        $(TESTERS) liger-kernel triton, $(WORKERS),            $(VERSIONED))
 $(call leg,bare,   bare,       ,        ,                               ,                      $(BARE))

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pytest_lmgate.judge.baseline import BaselineEntry
     from pytest_lmgate.judge.result import FixtureCall, Verdict
 
-
 _Record = TypeVar("_Record", bound="msgspec.Struct")
 
 VERIFIED = "lmgate_verified"

@@ -110,9 +110,8 @@ class Command:
             words.append(_digest(word) if is_secret else word)
             is_secret = word.startswith("-") and not equals and bool(_SECRET.search(word))
         env = {name: _digest(value) if _SECRET.search(name) else value for name, value in self._variables.items()}
-        masked = partial(
-            hide, secrets=self._secrets_of(self._variables), mask=_digest
-        )  # within words, as of sh -c "..."
+        # Within words too, as of sh -c "...".
+        masked = partial(hide, secrets=self._secrets_of(self._variables), mask=_digest)
         shown = {name: masked(value) for name, value in env.items()}
         facts = {"command": json.dumps([*map(masked, words)]), "env": json.dumps(shown, sort_keys=True)}
         if self.spec.image is not None:

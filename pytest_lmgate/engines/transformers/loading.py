@@ -125,10 +125,11 @@ def load_checkpoint(
                 f"model {name!r}: the checkpoint in {folder} lacks weights that {type(model).__name__} needs: "
                 f"{_some(missing)}; save the whole model"
             )
-        require_quantized(checkpoint, model, load, options.get("quantization_config"), warned)
+        file = _read_gguf(checkpoint.folder / load["gguf_file"]) if "gguf_file" in load else None
+        require_quantized(checkpoint, model, load, options.get("quantization_config"), warned, file)
         require_all_weights_used(checkpoint, model, info.get("unexpected_keys", ()))
-        if "gguf_file" in load:
-            require_all_of_gguf_used(checkpoint, load["gguf_file"], model)
+        if file is not None:
+            require_all_of_gguf_used(checkpoint, load["gguf_file"], file, model)
         require_known_keys(name, checkpoint.folder / "config.json", model.config, {**checkpoint.config, **load})
         if adapter_folder is not None:
             model = _with_adapter(model, adapter_folder, name)
@@ -351,13 +352,16 @@ def require_all_weights_used(checkpoint: Checkpoint, model: Any, unexpected: Ite
             )
 
 
-def require_all_of_gguf_used(checkpoint: Checkpoint, file: str, model: Any) -> None:
+def _read_gguf(path: Path) -> Any:
+    """Return the reader of a GGUF, which transformers has read with the same package."""
+    return importlib.import_module("gguf").GGUFReader(path)
+
+
+def require_all_of_gguf_used(checkpoint: Checkpoint, file: str, reader: Any, model: Any) -> None:
     """Refuse a GGUF with more weights than the model takes, or other rotary frequencies: transformers names neither."""
     own = model.state_dict(keep_vars=True)
     if not all(map(torch.is_floating_point, own.values())):
         return  # packed, by code that says which tensors are left over
-    gguf: Any = importlib.import_module("gguf")  # transformers has read the file with it
-    reader = gguf.GGUFReader(checkpoint.folder / file)
     tensors = {tensor.name: tensor for tensor in reader.tensors if not _AHEAD.search(tensor.name)}
     if model.config.tie_word_embeddings:
         tensors.pop("output.weight", None)
@@ -374,6 +378,7 @@ def require_all_of_gguf_used(checkpoint: Checkpoint, file: str, model: Any) -> N
             unused.append(name)
     stored = sum(int(tensor.n_elements) for tensor in tensors.values())
     if stored > sum({id(tensor): tensor.numel() for tensor in own.values()}.values()):
+        gguf: Any = importlib.import_module("gguf")
         layers = getattr(model.config, "num_hidden_layers", 0)
         kinds = {known: kind for kind, known in gguf.MODEL_ARCH_NAMES.items()}
         names = gguf.get_tensor_name_map(kinds[architecture], layers)
@@ -435,18 +440,23 @@ def _values(stored: Stored) -> Any:
 
 
 def require_quantized(
-    checkpoint: Checkpoint, model: Any, load: Mapping[str, Any], wanted: Any, warnings: Collection[str]
+    checkpoint: Checkpoint,
+    model: Any,
+    load: Mapping[str, Any],
+    wanted: Any,
+    warnings: Collection[str],
+    file: Any,
 ) -> None:
     """Refuse a checkpoint that is quantized, and a model that does not compute with its weights as they are stored.
 
-    `wanted` is the quantizer's config that was made of `load`, if it has any.
+    `wanted` is the quantizer's config that was made of `load`, `file` the reader of its GGUF, if it has any.
     """
     if getattr(wanted, "dequantize", False) or load.get("dequantize"):
         return
     stored, quantizer = checkpoint.config.get("quantization_config") or {}, getattr(model, "hf_quantizer", None)
     says = f"its config.json has a quantization_config ({stored.get('quant_method')})" if stored else ""
-    if "gguf_file" in load:
-        says = _quantized(checkpoint, load["gguf_file"])
+    if file is not None:
+        says = _quantized(file, load["gguf_file"])
         if all(map(torch.is_floating_point, model.state_dict().values())):
             quantizer = None
     if not says:
@@ -466,10 +476,9 @@ def require_quantized(
             )
 
 
-def _quantized(checkpoint: Checkpoint, file: str) -> str:
+def _quantized(reader: Any, file: str) -> str:
     """Return that a GGUF is quantized, in words; empty if it is not."""
-    gguf: Any = importlib.import_module("gguf")  # transformers has read the file with it
-    kinds = {tensor.tensor_type.name for tensor in gguf.GGUFReader(checkpoint.folder / file).tensors}
+    kinds = {tensor.tensor_type.name for tensor in reader.tensors}
     quantized = ", ".join(sorted(kinds - {"F64", "F32", "F16", "BF16"}))
     return quantized and f"{file} is quantized ({quantized}): for its kernels, make it the path: of the model"
 
