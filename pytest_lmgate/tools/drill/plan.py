@@ -178,6 +178,7 @@ class Drill:
     deadline: float = math.inf  # by the monotonic clock
     reasons: dict[tuple[str, str], str] = field(default_factory=dict)
     left_out: list[Fault] = field(default_factory=list)  # by the time limit
+    pace: float = 1.0  # of what was estimated: that leaves out loading, trials and states that cannot be reused
 
     def prepare(self) -> None:
         """Find out which faults can be planted in which model, and leave out those for which there is no time."""
@@ -235,15 +236,15 @@ class Drill:
         log, line = self.evaluator.measurements.log, ""
         self.evaluator.measurements.log = replace(log, progress=progress)
         for fault in self.faults:
-            now = time.monotonic()
-            pace = (now - begun) / done if done else 1.0  # what was estimated leaves out loading and trials
-            cost = self.cost(fault)
-            if now + pace * cost > self.deadline and cost and any(found.trials for found in findings):
+            now, cost = time.monotonic(), self.cost(fault)
+            if now + self.pace * cost > self.deadline and cost and any(found.trials for found in findings):
                 self.left_out.append(fault)
                 continue
-            line = f"{fault.name}: {fault.sentence}, at most {about(pace * left)} left"
-            findings += self.tried(fault)
-            done, left = done + cost, left - cost
+            line = f"{fault.name}: {fault.sentence}, at most {about(self.pace * left)} left"
+            findings += (found := self.tried(fault))
+            judged = len({strength for each in found for strength in each.trials})
+            done, left = done + cost * judged / steps(len(fault.levels)), left - cost
+            self.pace = (time.monotonic() - begun) / done if done else 1.0
         if all(found.reason for found in findings):  # data in which nothing can be changed shows that only now
             reasons = dict.fromkeys(f"{found.fault.name}: {found.reason}" for found in findings)
             raise ModelError(f"no fault could be tried, so nothing is known of these gates: {'; '.join(reasons)}")
@@ -266,7 +267,7 @@ class Drill:
         counts = [(guard, sum(self._begun(guard, fault).next > 0 for fault in faults)) for guard in guards]
         time_ = sum(count * sum(seconds.get(each, 0.0) for each in guard.addresses) for guard, count in counts)
         count = sum(count for _, count in counts)
-        return f"at most {counted(count, 'measurement')}, about {about(time_)}"
+        return f"at most {counted(count, 'measurement')}, about {about(self.pace * time_)}"
 
     @property
     def has_time(self) -> bool:
