@@ -181,7 +181,7 @@ def _opened(evaluator: Evaluator, bound: BoundGate) -> list[ConfigError]:
     from pytest_lmgate.stats.comparison import no_interval
 
     gate = bound.gate
-    measurement, *_ = [evaluator.cached_statistics(side)[0] for side in bound.sides]
+    measurement, *_ = [evaluator.open(side) for side in bound.sides]
     tokenizer = next((model.tokenizer for model in measurement.models if model.tokenizer), None)
     goes_by_noise = isinstance(gate, NoRegression) or gate.confidence is not None
     # A server that is not asked may have any context.

@@ -66,11 +66,6 @@ def judge_bounds(score: Score, limit: float, confidence: float) -> tuple[Outcome
 
 def measured_verdict(blank: Verdict, score: Score) -> Verdict:
     """Return the verdict of a gate with what was measured, before it is judged."""
-    device = ""
-    if score.device:
-        from pytest_lmgate.engines.devices import device_class  # imported lazily: results of others have no device
-
-        device = device_class(score.device)
     identity = {"protocol": score.signature.compared} if score.sample is None else score.sample.identity
     facts = measured_facts(score) | {"value": float(score) if score.is_finite else None}
     facts |= {"metric": blank.metric, "model": blank.model, "dataset": blank.dataset}  # as the user wrote them
@@ -78,7 +73,7 @@ def measured_verdict(blank: Verdict, score: Score) -> Verdict:
         blank,
         iid=score.iid,
         direction=score.direction,
-        device=device,
+        device=score.device,
         hardware=score.hardware,
         identity=dict(identity),
         **facts,

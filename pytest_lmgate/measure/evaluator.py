@@ -31,10 +31,10 @@ from pytest_lmgate.data.corpus import (
 )
 from pytest_lmgate.data.results.rows import Columns, ResultRun, Series
 from pytest_lmgate.data.results.rows import read as read_results
-from pytest_lmgate.engines.base import Backend, Model, ModelEntry, Runner
+from pytest_lmgate.engines.base import Backend, Model, ModelEntry
 from pytest_lmgate.engines.devices import device_ingredients
 from pytest_lmgate.engines.registry import backend_called, described
-from pytest_lmgate.errors import ConfigError, ModelError, escape_controls
+from pytest_lmgate.errors import ConfigError, escape_controls
 from pytest_lmgate.identity import Snapshot, replaced_in_libraries, summarize
 from pytest_lmgate.measure.binding import Bound, BoundGate, DataRef, ModelRef, Names, bind, bind_gate
 from pytest_lmgate.measure.divergence import Divergences
@@ -88,7 +88,7 @@ class CachePolicy:
         return self._shared[key][0]  # type: ignore[no-any-return]
 
     def with_cache_policy(self, model: Model, revision: str | None, key: str, held: Any = None) -> Model:
-        """Add the session's code to a model: the revision that the user gave, or why nothing may be kept.
+        """Add what may be kept to a model: the revision that the user gave, or why nothing may be kept.
 
         The `key` identifies the model as long as measurements are shared; a model without content, in all sessions.
         """
@@ -112,7 +112,7 @@ class CachePolicy:
 
 
 class Resolver:
-    """Resolves a gate's arguments; a model whose files do not change is described once.
+    """Describes the models and reads the data that gates name; a model whose files do not change is described once.
 
     Models from files run on the `cluster`, if there is one; this process asks servers itself.
     """
@@ -427,15 +427,6 @@ class Evaluator:
         """Return the measurement of an evaluation, and its statistics if this session has them, else None."""
         measurement = self.open(self.bind(what))
         return measurement, self.measurements.known(measurement)
-
-    def together(self, *models: Model) -> tuple[Runner, ...]:
-        """Return models that are in memory at once, or raise ModelError where they do not fit."""
-        runners: list[Runner] = []
-        for count, model in enumerate(models, 1):
-            if runners and not self.measurements.fit_together(*models[:count]):
-                raise ModelError(f"{' and '.join(repr(each.name) for each in models)} do not fit in memory together")
-            runners.append(self.measurements.runner(model))
-        return tuple(runners)
 
     def open(self, bound: Bound) -> Measurement[Any]:
         """Describe the models and read the data that a gate is bound to; no model runs."""

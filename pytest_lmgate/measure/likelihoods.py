@@ -266,13 +266,14 @@ class _AfterQuestions(Measurement[ContinuationStatistics]):
     def measure(self, context: MeasurementContext) -> ContinuationStatistics:
         runner, name = context.runner(self.model), self.data.name
         streams, plan = self._plan(runner.tokenizer)
+        lost = self._lost(streams.ids, runner.tokenizer)
         job = context.job(self.model.name, name, self.model.batch_size)
         found = score_requests(runner, window_requests(streams, plan, name, greedy=self._greedy), job)
         nll = found.nll if found.is_double else found.nll.astype(np.float32)
         begins = np.concatenate([[0], np.cumsum(plan.targets)[:-1]])
         is_greedy = None if found.greedy is None else np.logical_and.reduceat(found.greedy, begins)
         log_likelihood = -np.add.reduceat(nll.astype(np.float64), begins)
-        return ContinuationStatistics(log_likelihood, is_greedy, self._lost(streams.ids, runner.tokenizer))
+        return ContinuationStatistics(log_likelihood, is_greedy, lost)
 
     def _lost(self, ids: Sequence[Ints], tokenizer: TokenizerFacts) -> str:
         """Return the share of the characters that the tokens do not give back, with a digest of the tokens."""

@@ -8,6 +8,7 @@ drawn, since the user's object may have changed by the end of the session.
 from __future__ import annotations
 
 import contextlib
+import math
 import platform
 import secrets
 import time
@@ -26,7 +27,7 @@ from pytest_lmgate.engines.registry import library_warnings, raised
 from pytest_lmgate.errors import CacheError, LmgateError, MetricInputError, ModelError, escape_controls
 from pytest_lmgate.identity import replaced_in_libraries, summarize
 from pytest_lmgate.measure.loop import Job, Log
-from pytest_lmgate.measure.measurement import Measurement, MeasurementContext, impossible
+from pytest_lmgate.measure.measurement import Measurement, MeasurementContext
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.windows.tokens import TokenizerFacts
 
@@ -519,3 +520,23 @@ def _shape(array: NDArray[Any] | None) -> str:
 def _rounding(model: Model) -> float:
     """Return the tolerance for rounding on another machine, by the model's dtype."""
     return max(_FLOAT32_ROUNDING, _ROUNDINGS.get(model.dtype, 0.0))
+
+
+_POSSIBLE = {
+    **dict.fromkeys(("nll", "nll_p", "nll_q", "kl"), (0.0, math.inf)),
+    "log_likelihood": (-math.inf, 0.0),
+    "dp": (-1.0, 1.0),
+    **dict.fromkeys(("same_top", "greedy"), (0.0, 1.0)),
+}
+_ROUNDING = 1e-3  # beyond these ranges
+
+
+def impossible(entry: StoredResult) -> str:
+    """Return what in a stored entry no model can have given, such as a log-likelihood above 0; empty if nothing is."""
+    for name, array in entry.arrays.items():
+        low, high = _POSSIBLE.get(name, (-math.inf, math.inf))
+        wrong = array[~((array >= low - _ROUNDING) & (array <= high + _ROUNDING) & np.isfinite(array))]
+        if wrong.size:
+            limits = f"finite numbers from {low:g} to {high:g}"
+            return f"{name}: expected {limits}, got {wrong.flat[0]:g} ({wrong.size:,} of {array.size:,})"
+    return ""

@@ -22,6 +22,7 @@ from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.cache.store import Fingerprint, StoredResult
 from pytest_lmgate.data.corpus import Corpus, TextSizes, looks_like_documents
 from pytest_lmgate.engines.base import Kind, Model, Offer, Runner
+from pytest_lmgate.engines.devices import device_class
 from pytest_lmgate.errors import ConfigError, DataError, ModelError
 from pytest_lmgate.measure.loop import Job, score_requests
 from pytest_lmgate.metrics.likelihoods import LikelihoodStatistics, TargetLayout
@@ -182,7 +183,7 @@ class Measurement(abc.ABC, Generic[T]):
         named, identity = self.named_settings, self.identity
         content, weights = identity_of(self.model), weights_of(self.model)
         score = self.score(statistics)
-        score.device, score.content, score.weights = self.model.device, content, weights
+        score.device, score.content, score.weights = device_class(self.model.device), content, weights
         score = score.identified(**identity)
         score.signature = score.signature.plus(*named)
         return score
@@ -288,26 +289,6 @@ class TargetMeasurement(Measurement[S]):
         facts = {"running_text": bool(entry.facts["running_text"]), "targets": str(entry.facts["targets"])}
         statistics: S = self.kept(**arrays, **facts)
         return statistics
-
-
-_POSSIBLE = {
-    **dict.fromkeys(("nll", "nll_p", "nll_q", "kl"), (0.0, math.inf)),
-    "log_likelihood": (-math.inf, 0.0),
-    "dp": (-1.0, 1.0),
-    **dict.fromkeys(("same_top", "greedy"), (0.0, 1.0)),
-}
-_ROUNDING = 1e-3  # beyond these ranges
-
-
-def impossible(entry: StoredResult) -> str:
-    """Return what in a stored entry no model can have given, such as a log-likelihood above 0; empty if nothing is."""
-    for name, array in entry.arrays.items():
-        low, high = _POSSIBLE.get(name, (-math.inf, math.inf))
-        wrong = array[~((array >= low - _ROUNDING) & (array <= high + _ROUNDING) & np.isfinite(array))]
-        if wrong.size:
-            limits = f"finite numbers from {low:g} to {high:g}"
-            return f"{name}: expected {limits}, got {wrong.flat[0]:g} ({wrong.size:,} of {array.size:,})"
-    return ""
 
 
 def counted(sizes: Sequence[TextSizes]) -> dict[str, Any]:
@@ -434,13 +415,10 @@ class CausalLikelihoods(WindowMeasurement[LikelihoodStatistics]):
         streams, plan = self.planned(runner.tokenizer)
         scored = scored_sizes(streams, plan)
         self._require_sizes(scored)
+        facts: dict[str, Any] = {**counted(streams.sizes), **self.layout(streams, plan), "scored": scored}
+        facts["lost"] = lost_characters(streams, runner.tokenizer)
         found = score_requests(runner, window_requests(streams, plan, self.data.name), job)
-        return LikelihoodStatistics(
-            nll=found.nll if found.is_double else found.nll.astype(np.float32),
-            **{**counted(streams.sizes), **self.layout(streams, plan)},
-            scored=scored,
-            lost=lost_characters(streams, runner.tokenizer),
-        )
+        return LikelihoodStatistics(nll=found.nll if found.is_double else found.nll.astype(np.float32), **facts)
 
     def score(self, statistics: LikelihoodStatistics) -> Score:
         self._require_sizes(statistics.scored)

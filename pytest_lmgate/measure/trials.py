@@ -1,8 +1,8 @@
 """Trials: a model is tried out before its numbers count, all that it gives is checked, and its exceptions explained.
 
 A causal model is tried on the first text that it has to read, once, and not again in later sessions that find the proof
-in the cache: by `Runner.probe` where its engine has that, else
-by `Runner.score`. A model that looks ahead, by one token or by many, sees the very tokens it has to predict, and its
+in the cache: by `Runner.probe` where its engine has that, else by `Runner.score`, or by `Runner.distributions` for a
+divergence. A model that looks ahead, by one token or by many, sees the very tokens it has to predict, and its
 perplexity means nothing: BERT without ``is_decoder``, XLNet, prefix models within their prefix, an attention mask that
 is off by one. An engine whose numbers are no negative logarithms of probabilities, or that ignores what it is asked
 for, would pass gates as well.

@@ -66,7 +66,7 @@ class Score(float):
         cached: Whether the measurement came from the cache.
         model: Name of the model, as written by the user.
         dataset: Name of the dataset, as written by the user.
-        device: Where the model runs: ``cpu``, ``cuda``, ``mps``; empty for texts and functions.
+        device: Where the model runs: ``cpu``, ``cuda``, ``mps``, ``server``; empty for texts and functions.
         hardware: Name of the GPU or processor that it was measured on; empty if unknown.
         fingerprint: Content address of the measurement.
         seconds: Wall time of measuring or lookup.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+import linecache
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -251,3 +254,44 @@ def _measures(name: str, requested: Mapping[str, Sequence[pytest.FixtureDef[Any]
         todo += {*others} - needed
         needed.update(others)
     return not FIXTURES.keys().isdisjoint(needed)
+
+
+class MarkerLines:
+    """Finds the lines of gates; each file is read once."""
+
+    def __init__(self) -> None:
+        self._decorators = functools.cache(_decorators)
+
+    def place_of(self, item: pytest.Item, mark: pytest.Mark) -> tuple[str, int]:
+        """Return the file and line (from 1) of a gate.
+
+        That is the line of the marker's decorator, or of the test for markers of a class, a module or a parameter.
+        """
+        path, begin, _ = item.reportinfo()
+        if begin is None:
+            return "", 0
+        file, line = str(Path(path)), begin + 1
+        if isinstance(item, pytest.Function):
+            # The last decorator is the first in the list.
+            marks = getattr(item.obj, "pytestmark", [])
+            own = [each for each in reversed(marks if isinstance(marks, list) else []) if each.name == mark.name]
+            lines = [at for name, at in self._decorators(file).get(line, []) if name == mark.name]
+            if len(own) == len(lines):  # else some have other names there
+                line = next((at for each, at in zip(own, lines, strict=True) if each is mark), line)
+        return file, line
+
+
+def _decorators(file: str) -> dict[int, list[tuple[str, int]]]:
+    """Return names and lines of each function's decorators, by the line of the first one."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):  # tests may come from something else than Python's text
+        return {}
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.decorator_list:
+            called = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
+            names = [each.attr if isinstance(each, ast.Attribute) else "" for each in called]
+            lines = [each.lineno for each in node.decorator_list]
+            found[lines[0]] = list(zip(names, lines, strict=True))
+    return found

@@ -291,7 +291,6 @@ class GateHooks:
             from pytest_lmgate.plugin.xdist import groups_of
 
             self.session().share_processors(len(set(groups_of(models).values())))
-        self.session().note_gates()
         return expected
 
     def _collect_late(self, item: pytest.Item) -> None:

@@ -32,10 +32,10 @@ from pytest_lmgate.metrics.divergence import Divergence
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import collected_metrics
 from pytest_lmgate.plugin import options
-from pytest_lmgate.plugin.collection import test_id
+from pytest_lmgate.plugin.collection import MarkerLines, test_id
 from pytest_lmgate.plugin.options import update
 from pytest_lmgate.plugin.private import fixture_definitions
-from pytest_lmgate.plugin.yaml_items import GateItem, MarkerLines, entry_of
+from pytest_lmgate.plugin.yaml_items import GateItem, entry_of
 from pytest_lmgate.report.explanation import explain
 from pytest_lmgate.report.text import ProgressLine
 from pytest_lmgate.report.wording import properties
@@ -153,6 +153,8 @@ class GateSession:
                 item.add_marker(pytest.mark.skip(reason="--no-lmgate: gates are not judged"))
         if problems:
             raise pytest.UsageError("\n".join(dict.fromkeys(problems)))
+        for judge in self._projects.judges.values():
+            judge.baselines.gates = frozenset(self.by_baseline)  # unused entries may be those of renamed gates
         return expected
 
     def models_of(self, item: pytest.Item) -> list[str]:
@@ -164,7 +166,7 @@ class GateSession:
         return list(dict.fromkeys(f"{project.folder}: {name}" for name in names))
 
     def evaluations(self, item: pytest.Item) -> tuple[Evaluator, list[Bound]]:
-        """Return what the gates of a test measure, and what measures it."""
+        """Return what measures for the gates of a test, and what they measure."""
         sides = [side for gate in item.stash[_GATES].values() for side in gate.sides]
         return self._projects.of(item.path).evaluator, sides
 
@@ -177,11 +179,6 @@ class GateSession:
         """Note that only so many workers of xdist measure, so each may use more processors."""
         for judge in self._projects.judges.values():
             judge.evaluator.resolver.workers = min(workers, self._options.workers)
-
-    def note_gates(self) -> None:
-        """Note the collected gates: unused baseline entries may be those of renamed gates."""
-        for judge in self._projects.judges.values():
-            judge.baselines.gates = frozenset(self.by_baseline)
 
     def _read(self, item: pytest.Item, mark: pytest.Mark, entry: YamlGate | None, judge: Judge) -> BoundGate:
         gate = entry.gate if entry else parse_marker(mark.name, mark.args, mark.kwargs)

@@ -35,8 +35,7 @@ Row = Mapping[str, Any]
 class Question:
     """One row."""
 
-    # texts, or chats for the model's template, that the model reads: one before all choices, or one for each choice
-    # choice
+    # texts, or chats for the model's template, that the model reads: one before all choices, or one for each
     prompts: tuple[Prompt, ...]
     # the choices, without the delimiter; only the target if the row has no choices
     choices: tuple[str, ...]

@@ -69,7 +69,7 @@ class Requests:
 
     @property
     def repeats(self) -> dict[int, list[int]]:
-        """See `repeats`."""
+        """The first of each set of equal requests, with the numbers of all of the set."""
         return self._alike[0]
 
     @property

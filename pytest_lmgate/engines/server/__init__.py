@@ -66,7 +66,6 @@ class Server(Backend):
         spec, name = entry.spec, entry.name
         entry.refuse_keys(self.name, _UNSUPPORTED_KEYS)
         settings = ServerSettings.of(entry)
-        command = _command(entry, spec.server) if isinstance(spec.server, ServerSpec) else None
         if spec.tokenizer is None:
             raise ConfigError(
                 f"models.{name}.tokenizer: a served model needs the folder or hub id of its tokenizer, since windows "
@@ -74,6 +73,7 @@ class Server(Backend):
             )
         folder = TokenizerFolder.of(entry)
         files = folder.files
+        command = _command(entry, spec.server) if isinstance(spec.server, ServerSpec) else None
         identity = {"server": settings.url} if command is None else command.content
         snapshot, digests = entry.hash_files(files if command is None else {**files, **command.files})
         content = {**digests, **identity, "model": settings.model, **folder.ingredients}

@@ -42,8 +42,8 @@ class Transformers(Backend):
         if adapter is not None:
             require_safe_adapter(adapter, name=name, pickle_weights=spec.pickle_weights)
         load = dict(spec.load)
-        device = resolve_device(entry.device, None if "device_map" in load else entry.worker)
         contents = contents_of(entry, model=folder, tokenizer=tokenizer, adapter=adapter)
+        device = resolve_device(entry.device, None if "device_map" in load else entry.worker)
         libraries = list(_LIBRARIES) + (["peft"] if adapter else [])
         if checkpoint.is_quantized or spec.load:
             libraries += QUANTIZERS

@@ -17,9 +17,9 @@ from pytest_lmgate.cli.measure import MaxLengthOption, OtherOption, ProtocolOpti
 from pytest_lmgate.errors import ConfigError, LmgateError, escape_controls
 from pytest_lmgate.report.formats import write_file
 from pytest_lmgate.settings.entries import Project
-from pytest_lmgate.settings.file import read_gates
 from pytest_lmgate.settings.gate_options import WindowProtocol
-from pytest_lmgate.tools.parts.gates import chosen_protocol, find_gate, require_writable
+from pytest_lmgate.tools.fix.why import chosen_protocol
+from pytest_lmgate.tools.parts.gates import find_gate, gates_of, require_writable
 
 if TYPE_CHECKING:
     from pytest_lmgate.tools.fix.search import Fix, Limit, Trial
@@ -86,21 +86,26 @@ def fix(
                 "--protocol, --stride, --max-length and --option: only with --kl; a gate has its own"
             )
         chosen = WindowProtocol() if kl is None else chosen_protocol(session.project, names, given, option)
-        bind_pair(session.evaluator, names, chosen)  # first, or a misspelt name would be one without a gate
+        bound = bind_pair(session.evaluator, names, chosen)  # first, or a misspelt name would be one without a gate
         limit, label = _limit(session.project, names, gate, kl, chosen)
-        kept = None if keep is None else session.named(keep)
-        inputs = [_path_of(session.project, name) for name in (*names, kept) if name is not None]
+        kept = None if keep is None else session.evaluator.resolver.names.model(session.named(keep))
+        inputs = [
+            session.project.path(ref.spec.path or ref.name)
+            for ref in (bound.model, bound.reference, bound.data, kept)
+            if ref is not None and ref.spec is not None
+        ]
         require_writable({option: path for option, path in outputs.items() if path is not None}, inputs)
         bound = bind_pair(session.evaluator, names, limit.protocol)
         result = found_by(
             session.evaluator, bound, limit=limit, budget=most, tokens=tokens, keep=kept, bits=bits,
             keep_bits=keep_bits, seed=seed, write_gguf=write_gguf,
         )  # fmt: skip
-        dtype = session.evaluator.resolver.model(names[1]).dtype
-    made = recipe(result, _GGUF_TYPES.get(dtype, "f16"), kept) if result.proof is not None else None
+        dtype = session.evaluator.resolver.model(bound.reference).dtype
+    keep = None if kept is None else kept.name
+    made = recipe(result, _GGUF_TYPES.get(dtype, "f16"), keep) if result.proof is not None else None
     title = escape_controls(f"{names[0]} against {names[1]} on {names[2]}: {label}", line=True)
-    kept_as = escape_controls(kept or names[1], line=True)
-    report = FixReport(result, title, kept_as=kept_as, recipe="" if made is None else _yaml(made, kept))
+    kept_as = escape_controls(keep or names[1], line=True)
+    report = FixReport(result, title, kept_as=kept_as, recipe="" if made is None else _yaml(made, keep))
     lines = report.lines()
     if made is not None:
         lines += ["", *(report.recipe.splitlines() if write is None else [])]
@@ -113,14 +118,9 @@ def fix(
         for option, path in outputs.items()
         if path is not None
     ]
-    show(_data(result, names, label, kept, made), "\n".join(lines), as_json=as_json)
+    show(_data(result, names, label, keep, made), "\n".join(lines), as_json=as_json)
     if result.chosen is not None and (result.proof is None or result.proof.outcome != "pass"):
         raise typer.Exit(1)
-
-
-def _path_of(project: Project, name: str) -> Path:
-    entry = {**project.spec.models, **project.spec.datasets}.get(name)
-    return project.path(getattr(entry, "path", None) or name)
 
 
 def _share(budget: str | None) -> float | None:
@@ -148,11 +148,8 @@ def _limit(
             raise ConfigError(f"{project.origin}; --gate needs a gate of an lmgate.yaml: or give --kl")
         entry, label = find_gate(project.file, gate)
         return Limit.of(entry.gate, candidate, dataset, reference), label
-    gates, problems = read_gates(project.file) if project.file else ([], [])
-    if problems:
-        raise ConfigError(problems[0])
     limits = []
-    for yaml_gate in gates:
+    for yaml_gate in gates_of(project.file):
         try:
             limits.append((Limit.of(yaml_gate.gate, candidate, dataset, reference), yaml_gate.gate.label))
         except LmgateError:

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytest_lmgate.data.corpus import Corpus, shortened
-from pytest_lmgate.engines.base import Model
+from pytest_lmgate.engines.base import Model, Runner
 from pytest_lmgate.errors import ConfigError, ModelError
 from pytest_lmgate.measure.binding import Bound
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
+from pytest_lmgate.measure.lookup import Measurements
 from pytest_lmgate.measure.loop import about
 from pytest_lmgate.metrics.divergence import Divergence, DivergenceStatistics, divergence
 from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
@@ -147,7 +148,7 @@ def why(
             f"--against: expected the original of {bound.what.model_name!r}, but both have the same weights"
         )
     q, p, text = find.model(bound.model), find.model(bound.reference), find.corpus(bound.data)
-    runners = evaluator.together(p, q)
+    runners = together(evaluator.measurements, p, q)
     text = beginning(text, runners[0].tokenizer)
     hybrids = Hybrids(p, q, runners, by=by)
     require_parts(hybrids, q, p)
@@ -203,6 +204,16 @@ def _round(tokens: float) -> int:
     """Round down to 1, 2 or 5 times a power of ten, so that the same command mostly reads the same text again."""
     power = 10.0 ** math.floor(math.log10(max(1.0, tokens)))
     return int(max(digit for digit in (1, 2, 5) if digit * power <= max(1.0, tokens)) * power)
+
+
+def together(measurements: Measurements, *models: Model) -> tuple[Runner, ...]:
+    """Return models that are in memory at once, or raise ModelError where they do not fit."""
+    runners: list[Runner] = []
+    for count, model in enumerate(models, 1):
+        if runners and not measurements.fit_together(*models[:count]):
+            raise ModelError(f"{' and '.join(repr(each.name) for each in models)} do not fit in memory together")
+        runners.append(measurements.runner(model))
+    return tuple(runners)
 
 
 def require_parts(hybrids: Hybrids | GgufHybrids, candidate: Model, reference: Model) -> None:

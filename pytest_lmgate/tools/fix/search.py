@@ -31,7 +31,7 @@ from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtoco
 from pytest_lmgate.settings.gates import Gate, LimitGate
 from pytest_lmgate.stats.comparison import POWER, needed
 from pytest_lmgate.stats.means import MIN_BLOCKS, ClusteredMean, cautious_upper, score_quantile
-from pytest_lmgate.tools.fix.costs import SMALLEST, Steps, characters_per_token, require_parts
+from pytest_lmgate.tools.fix.costs import SMALLEST, Steps, characters_per_token, require_parts, together
 from pytest_lmgate.windows.protocols import beginning
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def fix(
         raise ConfigError(f"--write-gguf: expected two GGUF files, but {q.name!r} is a checkpoint: use --write")
     if engine != "transformers" and bits is not None:
         raise ConfigError(f"--bits: {q.name!r} is a GGUF, which has the bytes of its format: remove the option")
-    runners = evaluator.together(p, q, *better)
+    runners = together(evaluator.measurements, p, q, *better)
     tokenizer = runners[0].tokenizer
     text = beginning(text, tokenizer)
     whole_search, proof, unit = _halves(text, limit, seed)

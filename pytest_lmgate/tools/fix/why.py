@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import structs
 
 from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, show
-from pytest_lmgate.cli.measure import MaxLengthOption, OtherOption, ProtocolOption, StrideOption, measuring
+from pytest_lmgate.cli.measure import MaxLengthOption, OtherOption, ProtocolOption, StrideOption, asked, measuring
+from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.report.text import bar, counted
-from pytest_lmgate.tools.parts.gates import chosen_protocol
+from pytest_lmgate.settings.decoding import convert
+from pytest_lmgate.settings.entries import Project
+from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
+from pytest_lmgate.tools.parts.gates import gates_of
 
 if TYPE_CHECKING:
     from pytest_lmgate.tools.fix.costs import Why
@@ -54,6 +60,39 @@ def why(
             by=by,  # type: ignore[arg-type]
         )
     show(_data(result), _text(result), as_json=as_json)
+
+
+def chosen_protocol(
+    project: Project, names: Sequence[str], given: Mapping[str, str | None], others: Sequence[str] | None
+) -> WindowProtocol:
+    """Return the protocol that is given, else that of the gates of lmgate.yaml on a candidate, its reference and data.
+
+    Gates that name the reference go before those with a limit or a baseline.
+    """
+    options = asked(given, others)
+    if options:
+        if several := next((key for key, values in options.items() if len(values) > 1), None):
+            raise typer.BadParameter(f"{several}: expected one value, got {len(options[several])}")
+        return convert({key: value for key, (value,) in options.items()}, WindowProtocol)
+    candidate, reference, dataset = names
+    with_reference: dict[WindowProtocol, str] = {}
+    without: dict[WindowProtocol, str] = {}
+    for entry in gates_of(project.file):
+        gate, evaluation = entry.gate, entry.gate.evaluation
+        named = evaluation.reference or getattr(gate, "against", None)
+        if (evaluation.model, evaluation.dataset) == (candidate, dataset) and named in (None, reference):
+            request = evaluation.how
+            protocol = request.protocol if isinstance(request, DivergenceRequest) else request
+            if isinstance(protocol, WindowProtocol):
+                windows = structs.replace(protocol, unit="token", average=None)
+                (without if named is None else with_reference).setdefault(windows, gate.label)
+    protocols = with_reference or without or {WindowProtocol(): ""}
+    if len(protocols) > 1:
+        raise ConfigError(
+            f"{project.file}: its gates on {candidate!r} and {dataset!r} measure by several protocols "
+            f"({', '.join(protocols.values())}): choose one by --protocol, --stride and --max-length"
+        )
+    return next(iter(protocols))
 
 
 def _data(result: Why) -> dict[str, Any]:

@@ -413,7 +413,8 @@ def _estimate(session: Measuring, models: Sequence[str], dataset: str, window: M
 
 def _measurement(session: Measuring, model: str, dataset: str, window: Mapping[str, int]) -> Any:
     metric = _metric(session, model)
-    return session.evaluator.cached_statistics(parse_fixture_call(f"{metric}_of", (model, dataset), window))[0]
+    evaluator = session.evaluator
+    return evaluator.open(evaluator.bind(parse_fixture_call(f"{metric}_of", (model, dataset), window)))
 
 
 def _tokenizer(session: Measuring, model: Model) -> TokenizerFacts:

@@ -1,4 +1,4 @@
-"""What several tools ask of an lmgate.yaml: the gate that a name means, the protocol of its gates, and new lines in it.
+"""What several tools ask of an lmgate.yaml: the gate that a name means, and new lines in it.
 
 Lines are added so that all else in the file stays as it was.
 """
@@ -11,27 +11,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
 import yaml
-from msgspec import structs
 
 from pytest_lmgate.cli.console import flow
-from pytest_lmgate.cli.measure import asked
 from pytest_lmgate.errors import ConfigError, nearest
-from pytest_lmgate.settings.decoding import convert
-from pytest_lmgate.settings.entries import Project
 from pytest_lmgate.settings.file import YamlGate, read_gates
-from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
 from pytest_lmgate.settings.gates import untaken
+
+
+def gates_of(file: Path | None) -> list[YamlGate]:
+    """Return the gates of an lmgate.yaml, if there is one; ConfigError if one of them is wrong."""
+    gates, problems = read_gates(file) if file else ([], [])
+    if problems:
+        raise ConfigError(problems[0])
+    return gates
 
 
 def gates_by_label(file: Path) -> dict[str, YamlGate]:
     """Return the gates of an lmgate.yaml by their labels."""
-    gates, problems = read_gates(file)
-    if problems:
-        raise ConfigError(problems[0])
     gates_by_name: dict[str, YamlGate] = {}
-    for gate in gates:
+    for gate in gates_of(file):
         gates_by_name[untaken(gate.gate.label, gates_by_name)] = gate
     return gates_by_name
 
@@ -49,42 +48,6 @@ def find_gate(file: Path, name: str) -> tuple[YamlGate, str]:
         listed = ", ".join(gates_by_name) or "none"
         raise ConfigError(f"{file}: no gate is called {label!r}{nearest(label, gates_by_name)}; it has {listed}")
     return gates_by_name[label], label
-
-
-def chosen_protocol(
-    project: Project, names: Sequence[str], given: Mapping[str, str | None], others: Sequence[str] | None
-) -> WindowProtocol:
-    """Return the protocol that is given, else that of the gates of lmgate.yaml on a candidate, its reference and data.
-
-    Gates that name the reference go before those with a limit or a baseline.
-    """
-    options = asked(given, others)
-    if options:
-        if several := next((key for key, values in options.items() if len(values) > 1), None):
-            raise typer.BadParameter(f"{several}: expected one value, got {len(options[several])}")
-        return convert({key: value for key, (value,) in options.items()}, WindowProtocol)
-    candidate, reference, dataset = names
-    gates, problems = read_gates(project.file) if project.file else ([], [])
-    if problems:
-        raise ConfigError(problems[0])
-    with_reference: dict[WindowProtocol, str] = {}
-    without: dict[WindowProtocol, str] = {}
-    for entry in gates:
-        gate, evaluation = entry.gate, entry.gate.evaluation
-        named = evaluation.reference or getattr(gate, "against", None)
-        if (evaluation.model, evaluation.dataset) == (candidate, dataset) and named in (None, reference):
-            request = evaluation.how
-            protocol = request.protocol if isinstance(request, DivergenceRequest) else request
-            if isinstance(protocol, WindowProtocol):
-                windows = structs.replace(protocol, unit="token", average=None)
-                (without if named is None else with_reference).setdefault(windows, gate.label)
-    protocols = with_reference or without or {WindowProtocol(): ""}
-    if len(protocols) > 1:
-        raise ConfigError(
-            f"{project.file}: its gates on {candidate!r} and {dataset!r} measure by several protocols "
-            f"({', '.join(protocols.values())}): choose one by --protocol, --stride and --max-length"
-        )
-    return next(iter(protocols))
 
 
 def require_writable(paths: Mapping[str, Path], inputs: Sequence[Path] = ()) -> None:

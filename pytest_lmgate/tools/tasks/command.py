@@ -162,6 +162,7 @@ def imported(command: Command, folder: Path, *, skip_rows: bool = False) -> Impo
     origins, shots, files = [], set(), dict[str, str]()
     for name, task in harness_task.tasks.items():
         shots.add(harness.prepare(task, shots=command.shots, seed=command.seed, split=command.split))
+        origins.append((f"{name} (version {task.VERSION})", harness.described(task)))
         documents = harness.documents(task, rows=command.rows, chat=command.chat)
         try:
             # Tasks with the same code may be scored by the first one's file.
@@ -169,7 +170,6 @@ def imported(command: Command, folder: Path, *, skip_rows: bool = False) -> Impo
             parts[name] = freeze(task, documents, chat=command.chat, file=file)
         except ConfigError as error:
             raise ConfigError(f"task {name}: no gate can be made of it: {error}") from error
-        origins.append((f"{name} (version {task.VERSION})", harness.described(task)))
     skipped = [f"{name}: {reason}" for name, part in parts.items() for reason in part.unjudgeable]
     more = f", and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
     lost = f"{'; '.join(skipped[:_SHOWN])}{more}"

@@ -19,6 +19,7 @@ import numpy as np
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.settings.file import load_project
 from pytest_lmgate.settings.session import Options
+from pytest_lmgate.tools.fix.costs import together
 from pytest_lmgate.tools.fix.gguf_hybrids import GgufHybrids
 from tests.end_to_end.projects import environment
 from tests.engines.projects import text_of, trained_tokenizer, write_float_model
@@ -166,7 +167,7 @@ def test_by_the_recipe_llama_cpp_gives_all_other_tensors_the_types_that_it_mixed
     (tmp_path / "lmgate.yaml").write_text(json.dumps({"models": models}))
     evaluator = Evaluator(load_project(tmp_path), Options(cache=tmp_path / "cache"))
     p, q = (evaluator.resolver.model(name) for name in ("f16", "q4"))
-    hybrids = GgufHybrids(p, q, evaluator.together(p, q))
+    hybrids = GgufHybrids(p, q, together(evaluator.measurements, p, q))
     groups = [part for part in hybrids.parts if part.kind != "outside"]
     assert len(groups) == 4 * 4 + 2
     for kept in [*([group] for group in groups), groups[::3], groups[1::2]]:
