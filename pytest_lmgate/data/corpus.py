@@ -25,7 +25,7 @@ import msgspec
 
 from pytest_lmgate.data.columns import Tags, bare, columns_of, row_tags, tags_by_column, utf8
 from pytest_lmgate.errors import ConfigError, DataError, OfflineError, nearest
-from pytest_lmgate.settings.entries import TEXT_SUFFIXES, DatasetSpec, Sample
+from pytest_lmgate.settings.entries import TEXT_SUFFIXES, DatasetSpec, RowSample
 
 # Rows from where they are, one after another: text, JSON lines, CSV, parquet, saved folders, the hub.
 
@@ -426,7 +426,7 @@ def read_rows(
     return islice(rows, spec.limit) if spec.sample is None else iter(drawn(rows, spec.sample, name))
 
 
-def drawn(rows: Iterable[Any], sample: Sample, name: str) -> list[Any]:
+def drawn(rows: Iterable[Any], sample: RowSample, name: str) -> list[Any]:
     """Return a sample of rows in their order.
 
     Rows are ordered by the SHA-256 of ``"SEED INDEX"``, with the row's index in the file from 0, and the first are

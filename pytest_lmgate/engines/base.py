@@ -250,7 +250,7 @@ class Runner:
 _OPTION_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", dict: "a mapping"}
 
 
-class Option(NamedTuple):
+class LoadOption(NamedTuple):
     """What an option in ``load:`` may be: its type, for a number the least one, for a text the known ones."""
 
     kind: type
@@ -319,7 +319,7 @@ class ModelEntry:
             if getattr(self.spec, key) not in (None, False, "auto"):
                 raise ConfigError(f"models.{self.name}.{key}: the engine {engine} does not support it: {advice}")
 
-    def load_options(self, engine: str, known: Mapping[str, Option]) -> Mapping[str, Any]:
+    def load_options(self, engine: str, known: Mapping[str, LoadOption]) -> Mapping[str, Any]:
         """Return the options in ``load:``; a `ConfigError` if one is not among the `known` ones, or does not fit."""
         where = f"models.{self.name}.load"
         for key, value in self.spec.load.items():

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from pytest_lmgate.arrays import Floats, Ints
-from pytest_lmgate.engines.base import Backend, Batching, Model, ModelEntry, Option, OutOfMemory, Runner, check_ids
+from pytest_lmgate.engines.base import Backend, Batching, LoadOption, Model, ModelEntry, OutOfMemory, Runner, check_ids
 from pytest_lmgate.engines.checkpoints import TokenizerFolder
 from pytest_lmgate.engines.devices import says_out_of_memory
 from pytest_lmgate.engines.server.client import hide
@@ -106,7 +106,7 @@ class Pipes:
 
 
 _PROTOCOL, _PROGRAM = 1, "program"  # the latter is the proof that says which program measured
-_OPTIONS = {"context": Option(int, 1), "timeout": Option(int, 1), "wait": Option(int, 1)}
+_OPTIONS = {"context": LoadOption(int, 1), "timeout": LoadOption(int, 1), "wait": LoadOption(int, 1)}
 _DEFAULTS = {"context": None, "timeout": 300, "wait": 600}
 _UNSUPPORTED_KEYS = {
     **dict.fromkeys(("dtype", "device", "adapter"), "the program decides it: give it an option in command:"),
@@ -130,7 +130,7 @@ class Hello(msgspec.Struct):
     vocabulary: Annotated[int, msgspec.Meta(ge=1, le=2**24)]
 
 
-class Answer(msgspec.Struct):
+class ProgramAnswer(msgspec.Struct):
     """Any other line."""
 
     id: int
@@ -211,9 +211,9 @@ class Program:
         fields = [{key: getattr(request, name).tolist() for key, name in keys.items()} for request in requests]
         lines = [json.dumps({"id": first + number, **each}) for number, each in enumerate(fields)]
         self._pipes.send("\n".join([*lines, "", ""]))
-        answers: dict[int, Answer] = {}
+        answers: dict[int, ProgramAnswer] = {}
         while len(answers) < len(requests):
-            answer = self._next(Answer, self._timeout, "timeout", EngineError)
+            answer = self._next(ProgramAnswer, self._timeout, "timeout", EngineError)
             number = answer.id - first
             if number in answers or not 0 <= number < len(requests):
                 when = "a second time" if 0 <= answer.id < self._sent else "which it was not sent"

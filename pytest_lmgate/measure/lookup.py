@@ -134,7 +134,7 @@ class Verified:
     problems: list[str] = field(default_factory=list)
 
 
-class Measured(NamedTuple):
+class MeasurementResult(NamedTuple):
     """The statistics of a measurement, and whether the session or the cache had them before."""
 
     measurement: Measurement[Any]
@@ -168,7 +168,7 @@ class Measurements:
 
     def get_or_measure(
         self, measurement: Measurement[Any], describe: Callable[[], Measurement[Any]] | None = None
-    ) -> Measured:
+    ) -> MeasurementResult:
         """Return the measurement's outcome; concurrent processes measure it only once.
 
         `describe` makes it again if a model's files change while they are loaded, as when a training run saves a new
@@ -200,7 +200,7 @@ class Measurements:
     def _say_waiting(self, measurement: Measurement[Any]) -> None:
         self.log.note(f"another process is measuring {measurement.words}; waiting for it")
 
-    def _found(self, measurement: Measurement[Any]) -> Measured | None:
+    def _found(self, measurement: Measurement[Any]) -> MeasurementResult | None:
         """Return what the session knows or the cache has."""
         address = measurement.fingerprint.address
         if address not in self._known:
@@ -212,9 +212,9 @@ class Measurements:
         self.lookups.append(Lookup(True, address))
         return self._measured(measurement, self._known[address], cached=True)
 
-    def _measured(self, measurement: Measurement[Any], statistics: Any, *, cached: bool) -> Measured:
+    def _measured(self, measurement: Measurement[Any], statistics: Any, *, cached: bool) -> MeasurementResult:
         address = measurement.fingerprint.address
-        return Measured(measurement, statistics, address, cached, self._hardware.get(address, ""))
+        return MeasurementResult(measurement, statistics, address, cached, self._hardware.get(address, ""))
 
     def _why_uncacheable(self, measurement: Measurement[Any]) -> str:
         """Return why a measurement may not be kept, and note it; empty if it may."""

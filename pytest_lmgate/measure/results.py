@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.cache.store import Fingerprint, StoredResult
 from pytest_lmgate.data.columns import Tags
-from pytest_lmgate.data.results.pairs import Pair, paired
+from pytest_lmgate.data.results.pairs import ResultPair, paired
 from pytest_lmgate.data.results.rows import ResultRow, Series, digest
 from pytest_lmgate.engines.base import Model, Runner
 from pytest_lmgate.errors import ComparisonError, ConfigError, MetricInputError, ModelError
@@ -90,7 +90,7 @@ class ResultScores(Measurement[Floats]):
     def score(self, statistics: Floats) -> Score:
         return next(scores_of(self.data))
 
-    def paired_with(self, reference: ResultScores) -> tuple[Pair, Score, Score]:
+    def paired_with(self, reference: ResultScores) -> tuple[ResultPair, Score, Score]:
         """Return both scores on the same rows in the same order; ComparisonError if they are other measurements."""
         names = f"{reference.model.name!r}", f"{self.model.name!r}"
         pair = paired(reference.data, self.data, "error", names)

@@ -30,7 +30,7 @@ import numpy as np
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.errors import ConfigError, nearest
 from pytest_lmgate.metrics.private import chrf_score, chrf_statistics
-from pytest_lmgate.metrics.texts import References, Statistics, TextMetric, require_flags
+from pytest_lmgate.metrics.texts import References, RowStatistics, TextMetric, require_flags
 
 _KANA = re.compile("[\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f]")
 _HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
@@ -263,7 +263,7 @@ def _chrf_details(sums: Floats) -> dict[str, float]:
     }
 
 
-def _row_by_row(statistics: Callable[[str, Sequence[str]], Sequence[float]]) -> Statistics:
+def _row_by_row(statistics: Callable[[str, Sequence[str]], Sequence[float]]) -> RowStatistics:
     """Return a function from texts to statistics, shape ``[rows, k]``, given one for a single text."""
 
     def of_rows(predictions: Sequence[str], references: References, rows: Sequence[Mapping[str, Any]]) -> Floats:

@@ -42,7 +42,7 @@ from pytest_lmgate.stats.sample import ByRow, Sample, Scale, cluster_numbers
 
 References = Sequence[Sequence[str]]
 Rows = Sequence[Mapping[str, Any]]
-Statistics = Callable[[Sequence[str], References, Rows], ArrayLike]
+RowStatistics = Callable[[Sequence[str], References, Rows], ArrayLike]
 Value = Callable[[Floats], float]
 Details = Callable[[Floats], Mapping[str, Any]]
 
@@ -89,7 +89,7 @@ class TextMetric:
     name: str
     direction: Direction
     signature: str
-    statistics: Statistics
+    statistics: RowStatistics
     value: Value = ratio
     row_value: Value | None = None
     details: Details | None = None

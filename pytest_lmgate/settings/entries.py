@@ -232,7 +232,7 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return {key: value for key, value in given.items() if key != "path"}
 
 
-class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RowSample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Some rows of a dataset, drawn without replacement, in the file's order.
 
     Attributes:
@@ -321,7 +321,7 @@ class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
     counted: str | None = None
     join: str | msgspec.UnsetType = msgspec.UNSET
     limit: Annotated[int, Meta(ge=1)] | None = None
-    sample: Annotated[Sample, Meta(extra=_SAMPLE)] | None = None
+    sample: Annotated[RowSample, Meta(extra=_SAMPLE)] | None = None
     tokens: Annotated[int, Meta(ge=1)] | None = None
     lines: bool = False
     prompt: str | None = None

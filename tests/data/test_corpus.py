@@ -10,7 +10,7 @@ import pytest
 
 from pytest_lmgate.data.corpus import Corpus, corpus_from_rows, drawn, looks_like_documents, read_corpus
 from pytest_lmgate.errors import DataError
-from pytest_lmgate.settings.entries import DatasetSpec, Sample
+from pytest_lmgate.settings.entries import DatasetSpec, RowSample
 
 ROWS = ["first row", "zweite – 第二行\n한 줄", "", ' "quoted", \\ and\ttabbed ', "last\r\n"]
 
@@ -138,9 +138,9 @@ def test_a_file_that_cannot_be_read_is_an_error_that_says_why(
 
 def test_a_sample_is_what_sha256sum_puts_first_in_the_order_of_the_file():
     # for i in 0 1 2 3 4 5 6 7 8 9; do echo "$(printf "0 $i" | sha256sum) $i"; done | sort
-    drawings = [drawn(range(10), Sample(count, 0), "d") for count in (1, 4, 10)]
+    drawings = [drawn(range(10), RowSample(count, 0), "d") for count in (1, 4, 10)]
     assert drawings == [[6], [1, 2, 4, 6], list(range(10))]
-    assert drawn(range(10), Sample(4, 1), "d") == [1, 3, 5, 6]
+    assert drawn(range(10), RowSample(4, 1), "d") == [1, 3, 5, 6]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_sample_is_what_sha256sum_puts_first_in_the_order_of_the_file():
 )
 def test_strata_get_their_shares_by_largest_remainder_and_at_least_a_row(sizes: Any, rows: int, shares: Any):
     table = [{"text": "x", "kind": kind, "row": row} for kind, size in enumerate(sizes) for row in range(size)]
-    found = drawn(table, Sample(rows, 3, "kind"), "d")
+    found = drawn(table, RowSample(rows, 3, "kind"), "d")
     assert tuple(sum(row["kind"] == kind for row in found) for kind in range(len(sizes))) == shares
     assert found == [row for row in table if row in found]
 
@@ -166,23 +166,23 @@ def test_strata_get_their_shares_by_largest_remainder_and_at_least_a_row(sizes: 
 @pytest.mark.parametrize("file", WRITERS)
 def test_a_sample_of_any_kind_of_file_has_its_rows_tags_and_digest(tmp_path: Path, file: str):
     WRITERS[file](tmp_path / file, [{"text": f"row {index}", "kind": "ab"[index % 2]} for index in range(10)])
-    found = read(tmp_path / file, sample=Sample(4), tags="kind")
+    found = read(tmp_path / file, sample=RowSample(4), tags="kind")
     assert (found.rows, found.tags) == (("row 1", "row 2", "row 4", "row 6"), {"kind": ("b", "a", "a", "a")})
     assert found.digest == corpus_from_rows(found.rows, name="d").digest
-    assert read(tmp_path / file, sample=Sample(4, 0, "kind")).rows == ("row 1", "row 4", "row 6", "row 7")
+    assert read(tmp_path / file, sample=RowSample(4, 0, "kind")).rows == ("row 1", "row 4", "row 6", "row 7")
 
 
 @pytest.mark.parametrize(
     ("sample", "facts"),
     [
-        (Sample(4), "at most 3 rows, as there are, got 4"),
-        (Sample(2, 0, "kind"), "'kind', which is different in each of the 3 rows"),
-        (Sample(2, 0, "knd"), "row 0: sample: by: no column 'knd' (did you mean 'kind'?)"),
-        (Sample(2, 0, "none"), "row 0: sample: by: column 'none' is null"),
-        (Sample(1, 0, "half"), "expected rows=2 or more, one for each value of 'half', got 1"),
+        (RowSample(4), "at most 3 rows, as there are, got 4"),
+        (RowSample(2, 0, "kind"), "'kind', which is different in each of the 3 rows"),
+        (RowSample(2, 0, "knd"), "row 0: sample: by: no column 'knd' (did you mean 'kind'?)"),
+        (RowSample(2, 0, "none"), "row 0: sample: by: column 'none' is null"),
+        (RowSample(1, 0, "half"), "expected rows=2 or more, one for each value of 'half', got 1"),
     ],
 )
-def test_a_sample_that_cannot_be_drawn_is_an_error(tmp_path: Path, sample: Sample, facts: str):
+def test_a_sample_that_cannot_be_drawn_is_an_error(tmp_path: Path, sample: RowSample, facts: str):
     rows = [{"text": "x", "kind": kind, "none": None, "half": kind > 1} for kind in range(3)]
     write_jsonl(tmp_path / "a.jsonl", rows)
     with pytest.raises(DataError, match=r"^dataset 'd': ") as caught:

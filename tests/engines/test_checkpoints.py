@@ -13,7 +13,7 @@ import pytest
 import safetensors.numpy
 import transformers
 
-from pytest_lmgate.engines.base import Model, ModelEntry, Option, Runner
+from pytest_lmgate.engines.base import LoadOption, Model, ModelEntry, Runner
 from pytest_lmgate.engines.checkpoints import (
     Architecture,
     Checkpoint,
@@ -273,7 +273,7 @@ def test_a_checkpoint_that_runs_code_of_its_own_is_not_kept(folder: Path) -> Non
     ],
 )
 def test_an_option_that_an_engine_does_not_have_or_that_does_not_fit_is_named(load: dict[str, Any], says: str) -> None:
-    known = {"size": Option(int, 1), "kind": Option(str, None, ("one", "two"))}
+    known = {"size": LoadOption(int, 1), "kind": LoadOption(str, None, ("one", "two"))}
     assert entry(load={"size": 2, "kind": "two"}).load_options("e", known) == {"size": 2, "kind": "two"}
     with pytest.raises(ConfigError, match=says):
         entry(load=load).load_options("e", known)

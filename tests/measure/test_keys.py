@@ -17,7 +17,7 @@ from pytest_lmgate.errors import LmgateError
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.targets import tags_of
 from pytest_lmgate.settings.decoding import REQUESTS, TEXTS, flat_fields, parse_fixture_call
-from pytest_lmgate.settings.entries import DatasetSpec, ModelSpec, Project, ProjectSpec, Sample
+from pytest_lmgate.settings.entries import DatasetSpec, ModelSpec, Project, ProjectSpec, RowSample
 from pytest_lmgate.settings.gate_options import PROTOCOL_RULES, GenerationRequest
 from pytest_lmgate.settings.gates import LimitGate
 from pytest_lmgate.settings.metrics import FIXTURES
@@ -51,7 +51,7 @@ KEYS: dict[str, Any] = {
     "answer": "right", "delimiter": ": ", "cluster": "kind", "tags": "kind", "extract": "letter", "max_new_tokens": 5,
     "num_beams": 2, "stop": ["six"], "truncate": "left", "seed": 1, "temperature": 0.5, "top_p": 0.5, "top_k": 2,
     "messages": "turns", "chat_template_kwargs": {"thinks": False},
-    "sample": Sample(1), "tokens": 2, "target": "own", "average_by": "kind", "repeats": 2,
+    "sample": RowSample(1), "tokens": 2, "target": "own", "average_by": "kind", "repeats": 2,
     "counted": "own",
 }  # fmt: skip
 # These need other keys, or none.

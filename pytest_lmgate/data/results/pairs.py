@@ -21,7 +21,7 @@ Runs = tuple[ResultRun, ResultRun]
 _SIDES, _OPTIONS = ("OLD", "NEW"), ("--task", "--metric")
 
 
-class Pair(Struct, frozen=True):
+class ResultPair(Struct, frozen=True):
     """One metric of a task, or of a group of tasks, with the same rows of both runs in the same order."""
 
     old: Series
@@ -33,7 +33,7 @@ class Pair(Struct, frozen=True):
 
 def pairs_of(
     old: ResultRun, new: ResultRun, *, tasks: Sequence[str], metrics: Sequence[str], missing: Missing
-) -> tuple[list[Pair], list[str]]:
+) -> tuple[list[ResultPair], list[str]]:
     """Pair the series that both runs have; return the pairs, and sentences about what is left out."""
     before, after = ({each.title: each for each in run.chosen(tasks, metrics, _OPTIONS)} for run in (old, new))
     lost, added = ([name for name in one if name not in other] for one, other in ((before, after), (after, before)))
@@ -48,7 +48,7 @@ def pairs_of(
     return [paired(before[name], after[name], missing) for name in both], remarks
 
 
-def paired(old: Series, new: Series, missing: Missing, names: tuple[str, str] = _SIDES) -> Pair:
+def paired(old: Series, new: Series, missing: Missing, names: tuple[str, str] = _SIDES) -> ResultPair:
     """Pair two series of one name; messages call the old and the new one by `names`."""
     try:
         if old.parts or new.parts:
@@ -72,7 +72,7 @@ def paired(old: Series, new: Series, missing: Missing, names: tuple[str, str] = 
         if any(then.cluster != now.cluster for then, now in sides):
             raise ComparisonError("the clusters of the rows differ")
     except ComparisonError as error:
-        return Pair(old, new, problem=str(error))
+        return ResultPair(old, new, problem=str(error))
     if not all(row.prompt for both in sides for row in both):
         unchecked.append("prompts")
     if not all(row.document or row.prompt for both in sides for row in both):
@@ -80,10 +80,10 @@ def paired(old: Series, new: Series, missing: Missing, names: tuple[str, str] = 
     if not (old.complete and new.complete):
         unchecked.append("whether the runs are complete")
     before, after = zip(*sides, strict=True)
-    return Pair(replace(old, rows=before), replace(new, rows=after), tuple(unchecked), dropped)
+    return ResultPair(replace(old, rows=before), replace(new, rows=after), tuple(unchecked), dropped)
 
 
-def grouped(pairs: Sequence[Pair], runs: Runs, weights: Weights, tasks: Sequence[str]) -> list[Pair]:
+def grouped(pairs: Sequence[ResultPair], runs: Runs, weights: Weights, tasks: Sequence[str]) -> list[ResultPair]:
     """Join the tasks of each group in `tasks`, or of the outermost groups, metric by metric; other tasks stay."""
     old, new = (run.groups for run in runs)
     known = sorted(name for name in old.keys() & new.keys() if {*old[name].tasks} == {*new[name].tasks})
@@ -92,13 +92,13 @@ def grouped(pairs: Sequence[Pair], runs: Runs, weights: Weights, tasks: Sequence
         raise ConfigError.of("--group", f"{expected}; they have {_listed(known) or 'none'}")
     groups.sort(key=lambda name: len(new[name].tasks))  # the group of a task is the outermost
     group_of = {task: name for name in groups for task in new[name].tasks}
-    found: dict[tuple[str, str], list[Pair]] = {}
+    found: dict[tuple[str, str], list[ResultPair]] = {}
     for pair in pairs:
         found.setdefault((group_of.get(pair.new.task, pair.new.task), pair.new.label), []).append(pair)
     return [_joined(name, each, weights) if len(each) > 1 else each[0] for (name, _), each in found.items()]
 
 
-def _paired_groups(old: Series, new: Series, missing: Missing, names: tuple[str, str]) -> Pair:
+def _paired_groups(old: Series, new: Series, missing: Missing, names: tuple[str, str]) -> ResultPair:
     tasks, others = ({part.task: part for part in series.parts} for series in (new, old))
     if differing := sorted(tasks.keys() ^ others.keys()):
         raise ComparisonError(f"{new.task}: only one of {' and '.join(names)} has the tasks {_listed(differing)}")
@@ -107,12 +107,12 @@ def _paired_groups(old: Series, new: Series, missing: Missing, names: tuple[str,
     return _joined(new.task, [paired(others[task], part, missing, names) for task, part in tasks.items()], new.weights)
 
 
-def _joined(name: str, pairs: Sequence[Pair], weights: Weights) -> Pair:
+def _joined(name: str, pairs: Sequence[ResultPair], weights: Weights) -> ResultPair:
     old, new = joined(name, [pair.old for pair in pairs], weights), joined(name, [pair.new for pair in pairs], weights)
     problems = [f"{pair.new.task}: {pair.problem}" for pair in pairs if pair.problem]
     problems += [new.refused] if new.refused else []
     unchecked = tuple(dict.fromkeys(each for pair in pairs for each in pair.unchecked))
-    return Pair(old, new, unchecked, sum(pair.dropped for pair in pairs), "; ".join(problems[:3]))
+    return ResultPair(old, new, unchecked, sum(pair.dropped for pair in pairs), "; ".join(problems[:3]))
 
 
 def _listed(names: Sequence[str]) -> str:

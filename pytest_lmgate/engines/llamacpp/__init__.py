@@ -12,7 +12,7 @@ from pytest_lmgate.engines.base import SAMPLING, Backend, Model, ModelEntry, Out
 from pytest_lmgate.engines.checkpoints import TokenizerFolder
 from pytest_lmgate.engines.devices import device_class
 from pytest_lmgate.engines.llamacpp.gguf import Tokens, own_tokens, tokens_of_folder
-from pytest_lmgate.engines.llamacpp.library import LoadOptions, Weights, built_with, library
+from pytest_lmgate.engines.llamacpp.library import LlamaCppOptions, Weights, built_with, library
 from pytest_lmgate.errors import EngineError, ModelError
 from pytest_lmgate.identity import versions
 from pytest_lmgate.windows.tokens import TokenizerFacts
@@ -42,7 +42,7 @@ class LlamaCpp(Backend):
     def describe(self, entry: ModelEntry) -> Model:
         spec, name = entry.spec, entry.name
         entry.refuse_keys(self.name, _UNSUPPORTED_KEYS)
-        options = LoadOptions.of(entry)
+        options = LlamaCppOptions.of(entry)
         files = _files(entry)
         first = next(iter(files.values()))
         folder = None if spec.tokenizer is None else TokenizerFolder.of(entry)
@@ -150,7 +150,7 @@ def _files(entry: ModelEntry) -> dict[str, Path]:
     return files
 
 
-def _device(entry: ModelEntry, options: LoadOptions) -> str:
+def _device(entry: ModelEntry, options: LlamaCppOptions) -> str:
     """Return where layers will run: the first accelerator that llama.cpp was built for, else the CPU."""
     if entry.device != "auto":
         return entry.device

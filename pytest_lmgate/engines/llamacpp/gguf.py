@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.engines.base import Batching, Drawn, Runner, check_ids
 from pytest_lmgate.engines.checkpoints import TokenizerFolder
-from pytest_lmgate.engines.llamacpp.library import Context, LoadOptions, Weights
+from pytest_lmgate.engines.llamacpp.library import Context, LlamaCppOptions, Weights
 from pytest_lmgate.engines.writing import Decode, drawn, written
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.settings.gate_options import GenerationSettings
@@ -48,7 +48,13 @@ class LlamaCppRunner(Runner):
     rereads = False
 
     def __init__(
-        self, weights: Weights, tokens: Tokens, options: LoadOptions, *, file: Path, reopened: Callable[[Path], Runner]
+        self,
+        weights: Weights,
+        tokens: Tokens,
+        options: LlamaCppOptions,
+        *,
+        file: Path,
+        reopened: Callable[[Path], Runner],
     ) -> None:
         self.file = file  # of several files the first
         self.reopened = reopened  # opens another file of the same kind with the same options

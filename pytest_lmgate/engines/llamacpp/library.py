@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.engines.base import ModelEntry, Option, OutOfMemory
+from pytest_lmgate.engines.base import LoadOption, ModelEntry, OutOfMemory
 from pytest_lmgate.errors import EngineError, ModelError
 
 Logits = NDArray[np.float32]
@@ -31,19 +31,19 @@ _OUT_OF_MEMORY = ("failed to allocate", "out of memory", "unable to allocate", "
 # What llama.cpp says of options that do not go together, for which it makes no context.
 _OF_OPTIONS = ("requires", "does not divide", "not supported", "unsupported")
 # Options under llama.cpp's own names; see llama_model_params and llama_context_params.
-_MODEL = dict.fromkeys(("n_gpu_layers", "split_mode", "main_gpu"), Option(int))
+_MODEL = dict.fromkeys(("n_gpu_layers", "split_mode", "main_gpu"), LoadOption(int))
 _CONTEXT = {
-    **dict.fromkeys(("n_batch", "n_ubatch"), Option(int, 1)),
-    **dict.fromkeys(("rope_scaling_type", "yarn_orig_ctx"), Option(int)),
-    **dict.fromkeys(("rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor"), Option(float)),
-    **dict.fromkeys(("yarn_beta_fast", "yarn_beta_slow"), Option(float)),
-    **dict.fromkeys(("offload_kqv", "op_offload", "swa_full"), Option(bool)),
+    **dict.fromkeys(("n_batch", "n_ubatch"), LoadOption(int, 1)),
+    **dict.fromkeys(("rope_scaling_type", "yarn_orig_ctx"), LoadOption(int)),
+    **dict.fromkeys(("rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor"), LoadOption(float)),
+    **dict.fromkeys(("yarn_beta_fast", "yarn_beta_slow"), LoadOption(float)),
+    **dict.fromkeys(("offload_kqv", "op_offload", "swa_full"), LoadOption(bool)),
 }
-_THREADS = dict.fromkeys(("n_threads", "n_threads_batch"), Option(int, 1))
+_THREADS = dict.fromkeys(("n_threads", "n_threads_batch"), LoadOption(int, 1))
 _FLOATS = ("f32", "f16", "bf16")
 _CACHE_TYPES = (*_FLOATS, "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
-_CACHES = dict.fromkeys(("type_k", "type_v"), Option(str, texts=_CACHE_TYPES))
-_KNOWN = {**_MODEL, **_CONTEXT, **_THREADS, "flash_attn": Option(bool), **_CACHES}
+_CACHES = dict.fromkeys(("type_k", "type_v"), LoadOption(str, texts=_CACHE_TYPES))
+_KNOWN = {**_MODEL, **_CONTEXT, **_THREADS, "flash_attn": LoadOption(bool), **_CACHES}
 
 
 @functools.cache
@@ -90,7 +90,7 @@ def _captured_log(llama: Any) -> Iterator[list[str]]:
 
 
 @dataclass(frozen=True)
-class LoadOptions:
+class LlamaCppOptions:
     """Options of ``load:``, checked, with the default number of threads and the device."""
 
     given: Mapping[str, Any]
@@ -98,7 +98,7 @@ class LoadOptions:
     device: str
 
     @classmethod
-    def of(cls, entry: ModelEntry) -> LoadOptions:
+    def of(cls, entry: ModelEntry) -> LlamaCppOptions:
         return cls(entry.load_options("llama.cpp", _KNOWN), entry.threads, entry.device)
 
     @property
@@ -169,7 +169,7 @@ class LoadOptions:
 class Weights:
     """A GGUF that is open, by its first file; without options, only its metadata and vocabulary."""
 
-    def __init__(self, name: str, file: Path, options: LoadOptions | None = None) -> None:
+    def __init__(self, name: str, file: Path, options: LlamaCppOptions | None = None) -> None:
         self.name, self.llama = name, library(name)
         params = self.llama.llama_model_default_params()
         params.vocab_only = options is None
@@ -212,7 +212,7 @@ class Weights:
 class Context:
     """A model's cache of keys and values for the longest sequence, and the buffers that it computes in."""
 
-    def __init__(self, weights: Weights, tokens: int, options: LoadOptions, *, writes: bool = False) -> None:
+    def __init__(self, weights: Weights, tokens: int, options: LlamaCppOptions, *, writes: bool = False) -> None:
         self._weights, self._llama, self.shape = weights, weights.llama, (tokens, writes)
         params = self._llama.llama_context_default_params()
         params.n_ctx, params.n_seq_max, params.no_perf = tokens, 1, True
@@ -265,7 +265,7 @@ class Context:
                 yield np.ctypeslib.as_array(logits, (outputs, self._weights.vocabulary_size))
 
     def _chunks(self, tokens: int) -> Iterator[slice]:
-        """Yield as many tokens as a batch holds; never leave a single one for the end, see `LoadOptions.writing`."""
+        """Yield as many tokens as a batch holds; a single one is never left for the end: `LlamaCppOptions.writing`."""
         begin = 0
         while begin < tokens:
             count = self._most - 1 if tokens - begin == self._most + 1 > 2 else self._most

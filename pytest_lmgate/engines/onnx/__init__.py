@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_lmgate.data.corpus import is_lfs_pointer, pull_hint
-from pytest_lmgate.engines.base import SAMPLING, Backend, Model, ModelEntry, Option, Runner
+from pytest_lmgate.engines.base import SAMPLING, Backend, LoadOption, Model, ModelEntry, Runner
 from pytest_lmgate.engines.checkpoints import (
     WEIGHTS,
     TokenizerFolder,
@@ -35,10 +35,10 @@ _LIBRARIES = ("torch", "transformers", "tokenizers")
 _OLDEST = (1, 24)
 # Options under the names of optimum and onnxruntime.
 _KNOWN = {
-    "file_name": Option(str),
-    "graph_optimization_level": Option(str, texts=("disable", "basic", "extended", "layout", "all")),
-    "intra_op_num_threads": Option(int, 1),
-    "provider_options": Option(dict),
+    "file_name": LoadOption(str),
+    "graph_optimization_level": LoadOption(str, texts=("disable", "basic", "extended", "layout", "all")),
+    "intra_op_num_threads": LoadOption(int, 1),
+    "provider_options": LoadOption(dict),
 }
 
 
@@ -52,7 +52,7 @@ class Onnx(Backend):
         spec, name = entry.spec, entry.name
         entry.refuse_keys(self.name, _UNSUPPORTED_KEYS)
         device = _device(entry)
-        options = LoadOptions.of(entry, device)
+        options = OnnxOptions.of(entry, device)
         export = OnnxFiles.of(entry)
         checkpoint = open_checkpoint(export.folder, name=name)
         if checkpoint.kind != "causal":
@@ -110,7 +110,7 @@ def _device(entry: ModelEntry) -> str:
     return device if has_cuda and device_class(device) == "cuda" else "cpu"
 
 
-def _require_provider(options: LoadOptions, available: list[str], name: str) -> None:
+def _require_provider(options: OnnxOptions, available: list[str], name: str) -> None:
     if device_class(options.device) in ("cpu", "cuda") and options.provider in available:
         return
     raise ModelError(
@@ -212,7 +212,7 @@ class OnnxFiles:
 
 
 @dataclass(frozen=True)
-class LoadOptions:
+class OnnxOptions:
     """Options of ``load:``, checked, with the number of threads and the device, such as ``cuda:1``."""
 
     given: Mapping[str, Any]
@@ -220,7 +220,7 @@ class LoadOptions:
     device: str
 
     @classmethod
-    def of(cls, entry: ModelEntry, device: str) -> LoadOptions:
+    def of(cls, entry: ModelEntry, device: str) -> OnnxOptions:
         given = entry.load_options("the engine onnx", _KNOWN)
         return cls(given, given.get("intra_op_num_threads", entry.threads), device)
 

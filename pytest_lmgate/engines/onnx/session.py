@@ -23,7 +23,7 @@ from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.engines.base import Batching, Drawn, OutOfMemory
 from pytest_lmgate.engines.devices import says_out_of_memory
 from pytest_lmgate.engines.logits import Logits
-from pytest_lmgate.engines.onnx import LoadOptions, library
+from pytest_lmgate.engines.onnx import OnnxOptions, library
 from pytest_lmgate.engines.tokenizers import decoded
 from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
@@ -54,7 +54,7 @@ class State:
 class Session:
     """An ONNX model that is loaded."""
 
-    def __init__(self, name: str, file: Path, options: LoadOptions) -> None:
+    def __init__(self, name: str, file: Path, options: OnnxOptions) -> None:
         self._name, self._file = name, file
         runtime = library(name)
         try:

@@ -19,7 +19,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from pytest_lmgate.engines.base import ModelEntry, Option
+from pytest_lmgate.engines.base import LoadOption, ModelEntry
 from pytest_lmgate.errors import ConfigError, EngineError, ModelError, UnreliableError, escape_controls, nearest
 
 # A server that is busy or starts answers so; the same request may succeed later.
@@ -28,8 +28,8 @@ _LATER = (408, 425, 429, 502, 503, 504)
 _WAIT, _LONGEST_WAIT = 0.25, 300.0
 _SHOWN = 160
 _OPTIONS = {
-    "concurrency": Option(int, 1), "timeout": Option(int, 1), "retries": Option(int, 0), "context": Option(int, 8),
-    "chat": Option(bool), "reasoning_effort": Option(str),
+    "concurrency": LoadOption(int, 1), "timeout": LoadOption(int, 1), "retries": LoadOption(int, 0),
+    "context": LoadOption(int, 8), "chat": LoadOption(bool), "reasoning_effort": LoadOption(str),
 }  # fmt: skip
 _DEFAULTS = {
     "concurrency": 8, "timeout": 60, "retries": 5, "context": None, "chat": False, "reasoning_effort": None,

@@ -40,7 +40,7 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-class Log:
+class ServerLog:
     """What a server prints, with secrets masked; a read may end within a secret."""
 
     def __init__(self, printed: int, secrets: list[str]) -> None:
@@ -126,7 +126,7 @@ class Guard:
         )
         for handle in (prints, *pipes):
             os.close(handle)
-        self._pid, self._log = server.pid, Log(printed, self._secrets)
+        self._pid, self._log = server.pid, ServerLog(printed, self._secrets)
         self._selector.register(printed, selectors.EVENT_READ)
         self._hello = json.dumps({**hello, "pid": server.pid, "guard": os.getpid()}).encode() + b"\n"
         for user in self._busy:

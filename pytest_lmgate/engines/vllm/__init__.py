@@ -67,7 +67,7 @@ class Vllm(Backend):
                 "likelihoods of causal models only: leave out backend: to run it with transformers"
             )
         tokenizer = TokenizerFolder.of(entry, folder)
-        options, dtype = LoadOptions.of(entry, checkpoint), _dtype(checkpoint, entry)
+        options, dtype = VllmOptions.of(entry, checkpoint), _dtype(checkpoint, entry)
         takes_several = any(key.endswith("parallel_size") and size != 1 for key, size in spec.load.items())
         device = resolve_device(entry.device, None if takes_several else entry.worker)
         device = device.replace("mps", "cpu")  # vLLM runs on the CPU of a Mac
@@ -131,7 +131,7 @@ def _environment() -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class LoadOptions:
+class VllmOptions:
     """Options of ``load:``, checked, the context in tokens, and whether that is the checkpoint's own limit."""
 
     given: Mapping[str, Any]
@@ -139,7 +139,7 @@ class LoadOptions:
     is_own_context: bool
 
     @classmethod
-    def of(cls, entry: ModelEntry, checkpoint: Checkpoint) -> LoadOptions:
+    def of(cls, entry: ModelEntry, checkpoint: Checkpoint) -> VllmOptions:
         where, load = f"models.{entry.name}.load", entry.spec.load
         for key in load:
             if key in _TOP_LEVEL_KEYS:

@@ -42,7 +42,7 @@ _MARK = "# lmgate calibrate"
 
 
 @dataclass(frozen=True)
-class Run:
+class CalibrationRun:
     """One run of a model: its settings and its score."""
 
     batch_size: int | str
@@ -56,8 +56,8 @@ class Calibrated:
     """A gate's runs and their statistics."""
 
     gate: Gate
-    runs: Sequence[Run]
-    references: Sequence[Run]  # runs of the model that the gate compares with
+    runs: Sequence[CalibrationRun]
+    references: Sequence[CalibrationRun]  # runs of the model that the gate compares with
     is_deterministic: bool
     worth: Calibration
     verdicts: Mapping[str, int]
@@ -130,7 +130,7 @@ def calibrated(evaluator: Evaluator, gate: Gate, runs: int) -> Calibrated:
     bound = evaluator.bind_gate(gate)
     if bound.bound.model is not None and bound.bound.model.is_results:
         raise ConfigError(f"{gate.label}: it needs a model to run again, but {bound.bound.model.name!r} is results")
-    sides: list[list[Run]] = [[] for _ in bound.sides]
+    sides: list[list[CalibrationRun]] = [[] for _ in bound.sides]
     is_deterministic = False
     for number in range(runs):
         for side, one in zip(sides, bound.sides, strict=True):
@@ -179,7 +179,7 @@ def _drawing(measurement: Any) -> Any:
     return settings if settings is not None and settings.is_sampling else None
 
 
-def _run(evaluator: Evaluator, bound: Bound, number: int) -> Run:
+def _run(evaluator: Evaluator, bound: Bound, number: int) -> CalibrationRun:
     """Open the model again and measure once, past the cache."""
     measurement = evaluator.open(bound)
     settings = _drawing(measurement)
@@ -192,7 +192,9 @@ def _run(evaluator: Evaluator, bound: Bound, number: int) -> Run:
         measurement = replace(measurement, model=model, asked=request)
     evaluator.measurements.close_models()
     statistics = evaluator.measurements.again(measurement, shuffle=number or None)
-    return Run(measurement.model.batch_size, seed, measurement.score(statistics), measurement.encode(statistics))
+    return CalibrationRun(
+        measurement.model.batch_size, seed, measurement.score(statistics), measurement.encode(statistics)
+    )
 
 
 def _require_noise(score: Score, gate: Gate) -> None:

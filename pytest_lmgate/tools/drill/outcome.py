@@ -11,7 +11,7 @@ from typing import Any, get_args
 from pytest_lmgate.judge.result import Verdict
 from pytest_lmgate.report.page import rendered
 from pytest_lmgate.report.text import counted, table
-from pytest_lmgate.tools.drill.plan import Finding, Guard, by_reason, smallest_seen
+from pytest_lmgate.tools.drill.plan import DrilledGate, DrillFinding, by_reason, smallest_seen
 from pytest_lmgate.tools.drill.planting import Fault, Kind
 
 MOST_EXACT = 12
@@ -73,16 +73,16 @@ def in_unit(healthy: Verdict, size: float | None) -> str:
 class Report:
     """The findings of a drill, in words and as records."""
 
-    guards: Sequence[Guard]
-    findings: Sequence[Finding]
+    guards: Sequence[DrilledGate]
+    findings: Sequence[DrillFinding]
     seconds: Mapping[str, float]  # of each measurement without a fault, by address
     left_out: Sequence[Fault] = ()
     suggestions: Sequence[tuple[str, list[str]]] = ()  # lines of YAML, with the faults that these gates catch
 
     @property
-    def table(self) -> dict[str, list[Finding]]:
+    def table(self) -> dict[str, list[DrillFinding]]:
         """The findings of each fault that was planted in a model, in the order of the gates; the faults by kind."""
-        kinds, rows = get_args(Kind), dict[str, list[Finding]]()
+        kinds, rows = get_args(Kind), dict[str, list[DrillFinding]]()
         for found in sorted(self.findings, key=lambda found: kinds.index(found.fault.kind)):
             rows.setdefault(found.fault.name, []).append(found)
         return {name: row for name, row in rows.items() if any(found.sight != "not tried" for found in row)}
@@ -161,7 +161,7 @@ class Report:
             found.append(f"No time for {', '.join(fault.name for fault in self.left_out)}.")
         return found + [f"Not tried: {names}, because {why}." for why, names in by_reason(self.not_tried).items()]
 
-    def passed(self, guard: Guard) -> tuple[float, str]:
+    def passed(self, guard: DrilledGate) -> tuple[float, str]:
         """Return the largest damage that a gate let pass, and the name of the fault; none is smaller than any."""
         sizes = [
             (size, found.fault.name)
@@ -213,7 +213,7 @@ class Report:
         return [(row[0].fault, [self._cell(found) for found in row]) for row in self.table.values()]
 
     @staticmethod
-    def _cell(found: Finding) -> tuple[str, str]:
+    def _cell(found: DrillFinding) -> tuple[str, str]:
         if found.sight != "caught":
             return _SHADES[found.sight], found.sight
         is_error = found.trials[found.strength].verdict == "error"

@@ -34,7 +34,7 @@ Sight = Literal["caught", "inconclusive", "never", "no effect", "not tried"]
 
 
 @dataclass(frozen=True)
-class Guard:
+class DrilledGate:
     """A gate under test, as it judges its model without a fault."""
 
     name: str
@@ -90,10 +90,10 @@ def smallest_seen(verdict: Verdict, power: float = POWER) -> float | None:
 
 
 @dataclass
-class Finding:
+class DrillFinding:
     """What a gate saw of a fault: the verdicts on its model with the fault, by strength."""
 
-    guard: Guard
+    guard: DrilledGate
     fault: Fault
     trials: dict[int, Verdict] = field(default_factory=dict)
     reason: str = ""  # why it was not tried
@@ -172,7 +172,7 @@ class Drill:
 
     evaluator: FaultyEvaluator
     judge: Judge
-    guards: Sequence[Guard]
+    guards: Sequence[DrilledGate]
     faults: list[Fault]
     seconds: Mapping[str, float]  # of the measurement at an address, without a fault
     deadline: float = math.inf  # by the monotonic clock
@@ -225,13 +225,13 @@ class Drill:
             line += f"; no time for {', '.join(fault.name for fault in self.left_out)}"
         return line
 
-    def run(self) -> list[Finding]:
+    def run(self) -> list[DrillFinding]:
         """Judge broken models, while there is time."""
 
         def progress(now: Progress) -> None:
             log.progress(replace(now, search=line))
 
-        findings: list[Finding] = []
+        findings: list[DrillFinding] = []
         begun, done, left = time.monotonic(), 0.0, sum(map(self.cost, self.faults))
         log, line = self.evaluator.measurements.log, ""
         self.evaluator.measurements.log = replace(log, progress=progress)
@@ -251,7 +251,7 @@ class Drill:
         line = "trying gates that would catch more"
         return findings
 
-    def tried(self, fault: Fault) -> list[Finding]:
+    def tried(self, fault: Fault) -> list[DrillFinding]:
         """Find the weakest fault that each gate catches; gates that wait for the same strength share it."""
         found = [self._begun(guard, fault) for guard in self.guards]
         while waiting := [each for each in found if each.next]:
@@ -261,7 +261,7 @@ class Drill:
                 self._judge(each, strength)
         return found
 
-    def cost_of(self, guards: Iterable[Guard], faults: Sequence[Fault]) -> str:
+    def cost_of(self, guards: Iterable[DrilledGate], faults: Sequence[Fault]) -> str:
         """Return in words what it takes at most to judge models with the strongest of faults by other gates."""
         seconds = seconds_of(self.evaluator)
         counts = [(guard, sum(self._begun(guard, fault).next > 0 for fault in faults)) for guard in guards]
@@ -273,18 +273,18 @@ class Drill:
     def has_time(self) -> bool:
         return time.monotonic() <= self.deadline
 
-    def catches(self, guard: Guard, fault: Fault) -> bool:
+    def catches(self, guard: DrilledGate, fault: Fault) -> bool:
         """Return whether a gate catches the strongest fault."""
         found = self._begun(guard, fault)
         if found.next:
             self._judge(found, found.next)
         return found.sight == "caught"
 
-    def _begun(self, guard: Guard, fault: Fault) -> Finding:
+    def _begun(self, guard: DrilledGate, fault: Fault) -> DrillFinding:
         reason = self.reasons.get((guard.model, fault.name), "it is in another model")
-        return Finding(guard, fault, reason=reason, is_hidden=not self.evaluator.can_see(guard.bound, fault))
+        return DrillFinding(guard, fault, reason=reason, is_hidden=not self.evaluator.can_see(guard.bound, fault))
 
-    def _judge(self, found: Finding, strength: int) -> None:
+    def _judge(self, found: DrillFinding, strength: int) -> None:
         guard = found.guard
         try:
             with self.evaluator.planted(guard.bound, found.fault, strength):
@@ -292,7 +292,7 @@ class Drill:
         except NotPlanted as error:  # in the gate's data
             found.reason = str(error)
 
-    def _why_not(self, guard: Guard, fault: Fault) -> str:
+    def _why_not(self, guard: DrilledGate, fault: Fault) -> str:
         """Return why a fault cannot be planted in a gate's model; empty if it can."""
         model = self.evaluator.resolver.model(guard.bound.bound.model)
         try:
@@ -315,7 +315,9 @@ def seconds_of(evaluator: FaultyEvaluator) -> dict[str, float]:
     return {each.address: float(each.facts.get("seconds", 0)) for each in find_entries(evaluator.options.cache)}
 
 
-def guards_of(evaluator: FaultyEvaluator, judge: Judge, gates: Mapping[str, tuple[str, BoundGate]]) -> list[Guard]:
+def guards_of(
+    evaluator: FaultyEvaluator, judge: Judge, gates: Mapping[str, tuple[str, BoundGate]]
+) -> list[DrilledGate]:
     """Judge gates as they stand; `gates` have their ids and what they are bound to, by name."""
     guards, red = [], []
     for name, (identity, bound) in gates.items():
@@ -327,7 +329,7 @@ def guards_of(evaluator: FaultyEvaluator, judge: Judge, gates: Mapping[str, tupl
             red.append(f"{name} is {verdict.shown} already{why}")
             continue
         addresses = frozenset(lookup.address for lookup in evaluator.measurements.lookups[before:])
-        guards.append(Guard(name, bound, verdict, addresses))
+        guards.append(DrilledGate(name, bound, verdict, addresses))
     if red:
         raise ConfigError(
             f"expected gates that pass, since a red gate catches everything: {'; '.join(red)}; mend them, or name the "
@@ -356,7 +358,7 @@ def suggested(drill: Drill, missed: Sequence[Fault]) -> list[tuple[str, list[str
     the value of the model by half of a divergence, or by 2% of a perplexity. A gate that cannot be measured is not
     offered.
     """
-    tried: dict[str, Guard] = {}
+    tried: dict[str, DrilledGate] = {}
     known = {guard.name for guard in drill.guards}
     for marker, arguments in _candidates(drill.guards):
         with contextlib.suppress(LmgateError):
@@ -380,13 +382,13 @@ def suggested(drill: Drill, missed: Sequence[Fault]) -> list[tuple[str, list[str
     return chosen[:_MOST]
 
 
-def _guard(drill: Drill, marker: str, arguments: dict[str, Any]) -> Guard:
+def _guard(drill: Drill, marker: str, arguments: dict[str, Any]) -> DrilledGate:
     gate = parse_marker(marker, (), arguments)
     (guard,) = guards_of(drill.evaluator, drill.judge, {gate.label: (gate.label, drill.evaluator.bind_gate(gate))})
     return guard
 
 
-def _candidates(guards: Sequence[Guard]) -> list[tuple[str, dict[str, Any]]]:
+def _candidates(guards: Sequence[DrilledGate]) -> list[tuple[str, dict[str, Any]]]:
     """Return markers with their arguments, each once."""
     found, document = [], {"protocol": "document"}
     for guard in guards:

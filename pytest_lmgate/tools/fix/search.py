@@ -141,7 +141,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Group:
+class PartGroup:
     """A part of the candidate."""
 
     part: Part
@@ -166,7 +166,7 @@ class Fix:
     limit: Limit
     size: int  # bytes of the candidate
     budget: float | None  # extra bytes that are allowed, as a share of the candidate's; None for any
-    groups: tuple[Group, ...]  # all that differ between the two models
+    groups: tuple[PartGroup, ...]  # all that differ between the two models
     tried: tuple[Tried, ...]  # the candidate, then each set that was measured, in order
     chosen: Tried | None  # the set with the fewest extra bytes that passes on the search's half, if not the candidate
     proof: Trial | None  # the chosen set on the other half; None if it is beyond the budget
@@ -316,7 +316,7 @@ def _searched(found: Fix, measured: _Measured, floor: DivergenceStatistics, extr
     tried = search_sets(np.array(costs), extra, first, attempt)
     passing = [each for each in tried if each.judged.outcome == "pass"]
     chosen = min(passing, key=lambda each: (each.extra, each.kl))
-    groups = tuple(map(Group, hybrids.parts, costs, extra.tolist()))
+    groups = tuple(map(PartGroup, hybrids.parts, costs, extra.tolist()))
     return replace(found, groups=groups, tried=tuple(tried), chosen=chosen)
 
 

@@ -33,7 +33,7 @@ _OWN = {
 
 
 @dataclass(frozen=True)
-class Pair:
+class VerdictPair:
     """One gate in both runs."""
 
     before: Verdict
@@ -94,7 +94,7 @@ class SideBySide:
     """Two runs: gates of both, worst first, and ids of gates in only one."""
 
     names: tuple[str, str]
-    pairs: Sequence[Pair]
+    pairs: Sequence[VerdictPair]
     only_before: Sequence[str]
     only_after: Sequence[str]
     failing: Sequence[str] = ()  # of those in the later run only, the gates that fail the build
@@ -135,7 +135,7 @@ def side_by_side(names: tuple[str, str], earlier: Side, later: Side) -> SideBySi
     judged = [pair.change for pair in pairs if pair.change is not None]
     beyond = iter(significant(judged))
     pairs = [
-        pair if pair.change is None else Pair(pair.before, pair.after, pair.change, is_beyond=next(beyond))
+        pair if pair.change is None else VerdictPair(pair.before, pair.after, pair.change, is_beyond=next(beyond))
         for pair in pairs
     ]
     return SideBySide(
@@ -148,10 +148,10 @@ def side_by_side(names: tuple[str, str], earlier: Side, later: Side) -> SideBySi
     )
 
 
-def _pair(before: Verdict, after: Verdict) -> Pair:
+def _pair(before: Verdict, after: Verdict) -> VerdictPair:
     change, why = None, ""
     if after.comparison is not None:
-        return Pair(before, after, None)
+        return VerdictPair(before, after, None)
     if before.value is None or after.value is None:
         why = f"not measured {'then' if before.value is None else 'now'}"
     elif before.identity != after.identity:
@@ -159,7 +159,7 @@ def _pair(before: Verdict, after: Verdict) -> Pair:
     else:
         change = change_between([before], after)
         why = "" if change else "without an interval"
-    return Pair(before, after, change, why)
+    return VerdictPair(before, after, change, why)
 
 
 def side_by_side_text(compared: SideBySide) -> str:
@@ -241,7 +241,7 @@ def _notes(compared: SideBySide) -> list[str]:
     return notes + [f"{after}{excerpt(name, _NAME)}" for name in compared.only_after if name not in compared.failing]
 
 
-def _sign(pair: Pair) -> str:
+def _sign(pair: VerdictPair) -> str:
     if pair.is_worse or (pair.after.fails and pair.after.verdict != "inconclusive"):
         return "❌"
     if pair.is_better:
@@ -249,19 +249,19 @@ def _sign(pair: Pair) -> str:
     return "⚠️" if pair.after.verdict != "pass" else "❔" if pair.judged == "not compared" else "✅"
 
 
-def _verdicts(pair: Pair) -> str:
+def _verdicts(pair: VerdictPair) -> str:
     before, after = pair.before.shown, pair.after.shown
     return before if before == after else f"{before} -> {after}"
 
 
-def _values(pair: Pair) -> str:
+def _values(pair: VerdictPair) -> str:
     before, after = pair.before.value, pair.after.value
     if before is None or after is None:
         return " -> ".join("-" if value is None else f"{value:.6g}" for value in (before, after))
     return " -> ".join(distinct(before, after)) if pair.judged != "same" else f"{after:.6g}"
 
 
-def _relative(pair: Pair) -> str:
+def _relative(pair: VerdictPair) -> str:
     if pair.after.comparison is not None:
         return degradation(pair.after.comparison)
     before, after = pair.before.value, pair.after.value

@@ -11,7 +11,7 @@ import typer
 
 from pytest_lmgate.cli.console import AsJson, show
 from pytest_lmgate.cli.kept import made
-from pytest_lmgate.data.results.pairs import Missing, Pair, grouped, pairs_of
+from pytest_lmgate.data.results.pairs import Missing, ResultPair, grouped, pairs_of
 from pytest_lmgate.data.results.rows import Columns, Weights, read
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.report.formats import parse_report
@@ -77,7 +77,7 @@ def judge(
         raise typer.Exit(3 if any(verdict.verdict == "error" for verdict in verdicts) else 1)
 
 
-def _require_order(pairs: Sequence[Pair], better: Direction | None) -> None:
+def _require_order(pairs: Sequence[ResultPair], better: Direction | None) -> None:
     """Refuse an order that no pair needs and that one contradicts: nothing would come of it."""
     told = {pair.new.direction: pair.new.metric for pair in pairs}
     if better and told and {better, None}.isdisjoint(told):

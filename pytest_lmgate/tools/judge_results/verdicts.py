@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_lmgate.data.results.pairs import Pair
+from pytest_lmgate.data.results.pairs import ResultPair
 from pytest_lmgate.data.results.rows import ResultRun
 from pytest_lmgate.errors import ComparisonError, LmgateError
 from pytest_lmgate.judge.attribution import Attribution, tag_changes
@@ -30,7 +30,7 @@ class Rules(Struct, frozen=True):
     direction: Direction | None = None  # which scores are better, if the files do not tell
 
 
-def judged(pair: Pair, runs: tuple[ResultRun, ResultRun], rules: Rules, command: tuple[str, ...]) -> Verdict:
+def judged(pair: ResultPair, runs: tuple[ResultRun, ResultRun], rules: Rules, command: tuple[str, ...]) -> Verdict:
     """Return the verdict of a pair; `runs` are the old and the new one, `command` what judges them again."""
     before, after = (run.model or run.path.name for run in runs)
     facts: dict[str, object] = {"model": after, "dataset": pair.new.task, "limit": None, "unit": "row"}

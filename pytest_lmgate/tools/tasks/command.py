@@ -39,7 +39,7 @@ _MOST = 0.1
 
 
 @dataclass(frozen=True)
-class Command:
+class ImportCommand:
     """What was asked for, as it is written into the comment above the entry."""
 
     task: str
@@ -107,7 +107,7 @@ def import_task(
     """
     here = root()
     project = here.project_file(config) or find_project_file(here.start) or here.start / FILE_NAME
-    command = Command(task, shots, rows, seed, split, include_path, chat, name or task)
+    command = ImportCommand(task, shots, rows, seed, split, include_path, chat, name or task)
     folder = project.parent / "data" if out is None else Path.cwd() / out.expanduser()
     data = folder / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', command.name)}.jsonl"
     text = read_project_file(project) if project.exists() or project.is_symlink() else ""
@@ -152,7 +152,7 @@ def import_task(
     show(facts, "\n".join(lines), as_json=as_json)
 
 
-def imported(command: Command, folder: Path, *, skip_rows: bool = False) -> Imported:
+def imported(command: ImportCommand, folder: Path, *, skip_rows: bool = False) -> Imported:
     """Freeze a task, or the tasks of a group as one dataset, for an lmgate.yaml in a folder."""
     from pytest_lmgate.tools.tasks import harness
     from pytest_lmgate.tools.tasks.freeze import freeze

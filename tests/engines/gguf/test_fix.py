@@ -66,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     names = {name: f"{name}.gguf" for name in ("f16", "q4", "q8", "short", "mixed", "again")}
     models = {name: {"path": path} for name, path in (names | {"float": "float", "parts": first.name}).items()}
-    datasets = dict.fromkeys(("rows", "q4"), {"path": "rows.jsonl"})  # one is called as a model is
+    datasets = {name: {"path": "rows.jsonl"} for name in ("rows", "q4")}  # one is called as a model is
     (folder / "lmgate.yaml").write_text(json.dumps({"models": models, "datasets": datasets}))
     (folder / "pytest.ini").write_text("[pytest]\n")
     return folder

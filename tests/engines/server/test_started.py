@@ -20,7 +20,7 @@ import pytest
 pytest.importorskip("httpx2", reason="httpx2 is NOT installed; make test-server runs these tests")
 
 from pytest_lmgate.engines.server import process as server_process
-from pytest_lmgate.engines.server.guard import Log
+from pytest_lmgate.engines.server.guard import ServerLog
 from pytest_lmgate.engines.server.process import sockets_by_port
 from tests.engines.numbers import texts_of
 from tests.engines.projects import Project, ppl, text_of
@@ -206,7 +206,7 @@ def test_a_secret_in_two_reads_is_masked_and_what_only_begins_like_one_is_not(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     printed, prints = os.pipe()
-    log = Log(printed, ["abcabd", "abc", os.fsdecode(b"\xff\xfe")])
+    log = ServerLog(printed, ["abcabd", "abc", os.fsdecode(b"\xff\xfe")])
     for chunk in (b"1 abca", b"bd 2 ab", b" 3 a", b"bc 4 \xff", b"\xfe 5 ab"):
         os.write(prints, chunk)
         assert log.pass_on()

@@ -12,7 +12,7 @@ from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.stats.comparison import Comparison
 from pytest_lmgate.tools.drill.faults import known_faults
 from pytest_lmgate.tools.drill.outcome import MOST_EXACT, Report, redundant, smallest_cover
-from pytest_lmgate.tools.drill.plan import Finding, Guard
+from pytest_lmgate.tools.drill.plan import DrilledGate, DrillFinding
 
 FAULTS = known_faults()
 SKIP, NOISE, BASE = (FAULTS[name] for name in ("skip", "noise", "base"))
@@ -23,19 +23,19 @@ def verdict(value: float, outcome: Any = "pass", **more: Any) -> Verdict:
     return replace(blank, verdict=outcome, value=value, direction="lower", **more)
 
 
-def guard(name: str, address: str = "a", **more: Any) -> Guard:
+def guard(name: str, address: str = "a", **more: Any) -> DrilledGate:
     unused: Any = None
-    return Guard(name, unused, verdict(10.0, **more), frozenset([address]))
+    return DrilledGate(name, unused, verdict(10.0, **more), frozenset([address]))
 
 
 def test_the_report_names_what_is_missed_what_adds_nothing_and_what_is_enough() -> None:
     cheap, dear = guard("cheap"), guard("dear", "b")
     findings = [
-        Finding(cheap, SKIP, {5: verdict(90.0, "fail"), 1: verdict(13.0, "fail")}),
-        Finding(dear, SKIP, {5: verdict(0.0, "error")}),
-        Finding(cheap, NOISE, {7: verdict(10.0)}),
-        Finding(dear, NOISE, {7: verdict(10.5, "inconclusive")}),
-        *(Finding(each, BASE, reason="it has no LoRA adapter") for each in (cheap, dear)),
+        DrillFinding(cheap, SKIP, {5: verdict(90.0, "fail"), 1: verdict(13.0, "fail")}),
+        DrillFinding(dear, SKIP, {5: verdict(0.0, "error")}),
+        DrillFinding(cheap, NOISE, {7: verdict(10.0)}),
+        DrillFinding(dear, NOISE, {7: verdict(10.5, "inconclusive")}),
+        *(DrillFinding(each, BASE, reason="it has no LoRA adapter") for each in (cheap, dear)),
     ]
     report = Report([cheap, dear], findings, {"a": 1.0, "b": 9.0}, [FAULTS["bias"]])
     assert report.answer == "1 of 2 faults caught; no gate catches noise"
@@ -58,8 +58,8 @@ def test_the_report_names_what_is_missed_what_adds_nothing_and_what_is_enough() 
 def test_a_dearer_gate_that_catches_a_weaker_fault_adds_something() -> None:
     late, early = guard("late"), guard("early", "b")
     findings = [
-        Finding(late, SKIP, {5: verdict(90.0, "fail")}),
-        Finding(early, SKIP, {5: verdict(90.0, "fail"), 1: verdict(13.0, "fail")}),
+        DrillFinding(late, SKIP, {5: verdict(90.0, "fail")}),
+        DrillFinding(early, SKIP, {5: verdict(90.0, "fail"), 1: verdict(13.0, "fail")}),
     ]
     report = Report([late, early], findings, {"a": 1.0, "b": 9.0})
     assert report.sentences == ["These catch the same in 9 s: early."]
@@ -69,11 +69,11 @@ def test_a_gate_that_lets_more_pass_than_its_verdict_promised_is_named() -> None
     unbroken = Comparison("pass", 10.0, 10.0, 0.0, 0.0, Tolerance(0.02, relative=True), 0.95, 100, 50, detectable=0.01)
     passed = replace(unbroken, degradation=0.05, detectable=0.2)
     gate = guard("gate", metric="bleu", comparison=unbroken)
-    finding = Finding(gate, SKIP, {5: verdict(10.5, metric="bleu", comparison=passed)})
+    finding = DrillFinding(gate, SKIP, {5: verdict(10.5, metric="bleu", comparison=passed)})
     said = Report([gate], [finding], {}).sentences
     assert "gate sees less than it promised: from +3% on, but skip passed with +5%." in said
     unknown = guard("gate", metric="bleu", comparison=replace(unbroken, detectable=None))
-    finding = Finding(unknown, SKIP, {5: verdict(10.5, "fail", metric="bleu", comparison=passed)})
+    finding = DrillFinding(unknown, SKIP, {5: verdict(10.5, "fail", metric="bleu", comparison=passed)})
     assert Report([unknown], [finding], {}).sights == [("skip", "1", "100% of the blocks", "+5%", "+22%")]
 
 

@@ -16,7 +16,7 @@ from pytest_lmgate.measure.loop import Log
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.stats.comparison import Comparison
 from pytest_lmgate.tools.drill.faults import known_faults
-from pytest_lmgate.tools.drill.plan import Drill, Finding, next_strength, smallest_seen, steps
+from pytest_lmgate.tools.drill.plan import Drill, DrillFinding, next_strength, smallest_seen, steps
 from tests.tools.drill.test_outcome import verdict
 
 FAULTS = known_faults()
@@ -78,7 +78,7 @@ def test_without_a_time_limit_nothing_is_left_out_and_of_faults_that_take_time_o
     made.prepare()
     assert made.left_out == []
 
-    def judge(found: Finding, strength: int) -> None:
+    def judge(found: DrillFinding, strength: int) -> None:
         tried.append(found.fault.name)
         found.trials[strength] = cast("Verdict", SimpleNamespace(failed=True))
 

@@ -14,7 +14,7 @@ from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.stats.means import ClusteredMean
 from pytest_lmgate.tools.fix.hybrids import Part
 from pytest_lmgate.tools.fix.page import FixReport
-from pytest_lmgate.tools.fix.search import Fix, Group, Limit, Trial, Tried
+from pytest_lmgate.tools.fix.search import Fix, Limit, PartGroup, Trial, Tried
 from tests.report.browser import CHROMIUM, chromium
 from tests.report.hostile import HOSTILE
 
@@ -29,7 +29,7 @@ def report_of(
     *sets: tuple[int, float], limit: float, proof: float | None = None, metric: str = "kl", budget: float | None = None
 ) -> FixReport:
     """Return the report of sets, given by extra bytes (of 1,000) and value, each with one more group."""
-    groups = tuple(Group(Part(f"model.layers.{index} o", "o", (), index), 0.01, 10) for index in range(len(sets)))
+    groups = tuple(PartGroup(Part(f"model.layers.{index} o", "o", (), index), 0.01, 10) for index in range(len(sets)))
     tried = tuple(Tried(tuple(range(count)), *one, judged(one[1], limit)) for count, one in enumerate(sets))
     passing = [each for each in tried[1:] if each.judged.outcome == "pass"]
     chosen = min(passing, key=lambda each: each.extra) if passing else None
