@@ -151,10 +151,10 @@ class CommandBackend(Backend):
             raise ConfigError(f"{where}: the engine command needs command:, and tokenizer: with its model's tokenizer")
         if os.name != "posix":
             raise ConfigError(f"{where}.command: Windows cannot end all that a program started: use Linux or macOS")
-        from pytest_lmgate.engines.server.process import Command, words_of
+        from pytest_lmgate.engines.server.process import Command, split_command
 
         given = {key: getattr(spec, key) for key in ("command", "env", "content", "versions", "requires")}
-        words = words_of(spec.command, f"{where}.command")
+        words = split_command(spec.command, f"{where}.command")
         command = Command(entry.name, ServerSpec(**given), words, entry.path("."), within="", noun="program")
         options: dict[str, Any] = {**_DEFAULTS, **entry.load_options("the engine command", _OPTIONS)}
         folder, rows = TokenizerFolder.of(entry), spec.batch_size if isinstance(spec.batch_size, int) else None

@@ -22,7 +22,7 @@ from pytest_lmgate.measure.measurement import (
     MeasurementContext,
     TargetMeasurement,
     addressed,
-    counted,
+    arrays_of_sizes,
     digest_of_targets,
     digest_of_text,
     require,
@@ -86,7 +86,7 @@ class MaskedLikelihoods(TargetMeasurement[LikelihoodStatistics]):
         found = score_requests(runner, masked_requests(pieces, runner.tokenizer, self.data.name), job)
         own = [np.array(runner.tokenizer.encode(text, False), dtype=np.int64) for text in texts]
         lost = lost_characters(Streams(own, texts=[[text] for text in texts]), runner.tokenizer, alike=str.casefold)
-        sizes = counted(list(map(TextSizes.of, texts)))
+        sizes = arrays_of_sizes(list(map(TextSizes.of, texts)))
         return LikelihoodStatistics(nll=found.nll, lost=lost, **{**sizes, **self._layout(pieces)})
 
     def _layout(self, pieces: Sequence[Piece]) -> dict[str, Any]:
@@ -182,7 +182,7 @@ class ConditionalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
         pairs = self._pairs(runner.tokenizer)
         found = score_requests(runner, pair_requests(pairs, name), context.job(model.name, name, model.batch_size))
         lengths, texts = np.array([len(pair.target) for pair in pairs]), self.data.targets
-        sizes = counted(list(map(TextSizes.of, texts)))
+        sizes = arrays_of_sizes(list(map(TextSizes.of, texts)))
         streams = Streams([pair.target for pair in pairs], texts=[[text] for text in texts])
         return LikelihoodStatistics(
             nll=found.nll,

@@ -291,7 +291,7 @@ class TargetMeasurement(Measurement[S]):
         return statistics
 
 
-def counted(sizes: Sequence[TextSizes]) -> dict[str, Any]:
+def arrays_of_sizes(sizes: Sequence[TextSizes]) -> dict[str, Any]:
     """Return the words, code points and bytes of each text."""
     names = [each.name for each in fields(TextSizes)]
     return {name: np.array([getattr(size, name) for size in sizes], dtype=np.int64) for name in names}
@@ -415,7 +415,7 @@ class CausalLikelihoods(WindowMeasurement[LikelihoodStatistics]):
         streams, plan = self.planned(runner.tokenizer)
         scored = scored_sizes(streams, plan)
         self._require_sizes(scored)
-        facts: dict[str, Any] = {**counted(streams.sizes), **self.layout(streams, plan), "scored": scored}
+        facts: dict[str, Any] = {**arrays_of_sizes(streams.sizes), **self.layout(streams, plan), "scored": scored}
         facts["lost"] = lost_characters(streams, runner.tokenizer)
         found = score_requests(runner, window_requests(streams, plan, self.data.name), job)
         return LikelihoodStatistics(nll=found.nll if found.is_double else found.nll.astype(np.float32), **facts)

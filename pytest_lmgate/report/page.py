@@ -298,12 +298,12 @@ def spread_view(spread: ChangeHistogram) -> SpreadView:
         return SpreadView(words)
     sign = "" if is_distance else "+"
 
-    def words_of(value: float) -> str:
+    def shown(value: float) -> str:
         return f"{value:{sign}.3g}" if value else "0"
 
     words += (
-        f"; median {words_of(spread.median)}, 90% at most {words_of(spread.p90)}, 99% at most {words_of(spread.p99)}, "
-        f"from {words_of(spread.lowest)} to {words_of(spread.highest)}"
+        f"; median {shown(spread.median)}, 90% at most {shown(spread.p90)}, 99% at most {shown(spread.p99)}, "
+        f"from {shown(spread.lowest)} to {shown(spread.highest)}"
     )
     first, last = spread.begin, spread.begin + len(bins) * width
     ends = [name for name, is_open in (("first", spread.lowest < first), ("last", spread.highest > last)) if is_open]

@@ -82,7 +82,7 @@ class Command:
     def of(cls, entry: ModelEntry, spec: ServerSpec) -> Command:
         """Read a server's entry; a `ConfigError` if its command cannot be split, or has no ``{port}``."""
         where = f"models.{entry.name}.server.command"
-        arguments = words_of(spec.command, where)
+        arguments = split_command(spec.command, where)
         if not any("{port}" in argument for argument in (*arguments[1:], *map(str, spec.env.values()))):
             raise ConfigError(
                 f"{where}: expected {{port}} where the server's port belongs, as in `vllm serve models/int8 --port "
@@ -180,7 +180,7 @@ class Command:
             raise RequirementError(f"{where}: expected the program {wanted.command!r} in PATH, found none")
 
 
-def words_of(command: str, where: str) -> tuple[str, ...]:
+def split_command(command: str, where: str) -> tuple[str, ...]:
     """Split a command; a `ConfigError` if that cannot be done."""
     try:
         words = tuple(shlex.split(command))

@@ -19,7 +19,7 @@ from pytest_lmgate.report.formats import write_file
 from pytest_lmgate.settings.entries import Project
 from pytest_lmgate.settings.gate_options import WindowProtocol
 from pytest_lmgate.tools.fix.why import chosen_protocol
-from pytest_lmgate.tools.parts.gates import find_gate, gates_of, require_writable
+from pytest_lmgate.tools.parts.gates import find_gate, gates_in, require_writable
 
 if TYPE_CHECKING:
     from pytest_lmgate.tools.fix.search import Fix, Limit, Trial
@@ -149,7 +149,7 @@ def _limit(
         entry, label = find_gate(project.file, gate)
         return Limit.of(entry.gate, candidate, dataset, reference), label
     limits = []
-    for yaml_gate in gates_of(project.file):
+    for yaml_gate in gates_in(project.file):
         try:
             limits.append((Limit.of(yaml_gate.gate, candidate, dataset, reference), yaml_gate.gate.label))
         except LmgateError:

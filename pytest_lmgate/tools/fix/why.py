@@ -16,7 +16,7 @@ from pytest_lmgate.report.text import bar, counted
 from pytest_lmgate.settings.decoding import convert
 from pytest_lmgate.settings.entries import Project
 from pytest_lmgate.settings.gate_options import DivergenceRequest, WindowProtocol
-from pytest_lmgate.tools.parts.gates import gates_of
+from pytest_lmgate.tools.parts.gates import gates_in
 
 if TYPE_CHECKING:
     from pytest_lmgate.tools.fix.costs import Why
@@ -77,7 +77,7 @@ def chosen_protocol(
     candidate, reference, dataset = names
     with_reference: dict[WindowProtocol, str] = {}
     without: dict[WindowProtocol, str] = {}
-    for entry in gates_of(project.file):
+    for entry in gates_in(project.file):
         gate, evaluation = entry.gate, entry.gate.evaluation
         named = evaluation.reference or getattr(gate, "against", None)
         if (evaluation.model, evaluation.dataset) == (candidate, dataset) and named in (None, reference):

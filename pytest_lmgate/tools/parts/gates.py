@@ -19,7 +19,7 @@ from pytest_lmgate.settings.file import YamlGate, read_gates
 from pytest_lmgate.settings.gates import untaken
 
 
-def gates_of(file: Path | None) -> list[YamlGate]:
+def gates_in(file: Path | None) -> list[YamlGate]:
     """Return the gates of an lmgate.yaml, if there is one; ConfigError if one of them is wrong."""
     gates, problems = read_gates(file) if file else ([], [])
     if problems:
@@ -30,7 +30,7 @@ def gates_of(file: Path | None) -> list[YamlGate]:
 def gates_by_label(file: Path) -> dict[str, YamlGate]:
     """Return the gates of an lmgate.yaml by their labels."""
     gates_by_name: dict[str, YamlGate] = {}
-    for gate in gates_of(file):
+    for gate in gates_in(file):
         gates_by_name[untaken(gate.gate.label, gates_by_name)] = gate
     return gates_by_name
 
