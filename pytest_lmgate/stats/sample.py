@@ -185,7 +185,7 @@ class Sample:
     outcomes: Outcomes | None = None  # of right-or-wrong metrics, which rows are right
     rows: bool = True  # whether the clusters are rows or groups of rows; else blocks of a text
     by_row: ByRow | None = None  # the same statistics row by row, if known
-    weights: Floats | None = None  # of a mean over groups, whose sums are `Groups.stand_ins`: of each cluster
+    weights: Floats | None = None  # of a mean over groups, whose sums are `Groups.pseudo_values`: of each cluster
     # whether the counts are of the text that is scored: another tokenizer leaves other beginnings of the rows unscored
     of_text: bool = False
 
