@@ -152,7 +152,7 @@ def _chosen(
         shown = {path: f"{_relative(path, folder)}{against_words.get(path, '')}" for path in paths}
         model = _ask("model", "a folder with config.json and *.safetensors, or a .gguf file", shown, yes=yes)
     if dataset is None:
-        looked_for = f"a {'.txt, .raw or .jsonl' if rows is None else '.jsonl'} file"
+        looked_for = f"a {'.txt or .raw file, or a ' * (rows is None)}.jsonl file with a column of texts"
         tokens = {path: count_tokens(path, rows) for path in texts if rows is None or path.suffix == ".jsonl"}
         # The smallest that is long enough comes first.
         enough = _ENOUGH["causal"]
