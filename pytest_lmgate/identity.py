@@ -27,8 +27,8 @@ from typing import Any
 _IRRELEVANT_SUFFIXES = {".md", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".log", ".csv", ".lock"}
 _IRRELEVANT_NAMES = {
     ".gitattributes", ".gitignore", ".DS_Store", "LICENSE", "LICENSE.txt", "NOTICE", "USE_POLICY", "all_results.json",
-    "eval_results.json", "optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state.pth", "train_results.json",
-    "trainer_state.json", "training_args.bin",
+    "eval_results.json", "lmgate-baseline.json", "lmgate.yaml", "optimizer.pt", "pytest.ini", "scheduler.pt",
+    "scaler.pt", "rng_state.pth", "train_results.json", "trainer_state.json", "training_args.bin",
 }  # fmt: skip
 _NO_CONFIG = {"added_tokens.json", "tokenizer.json", "vocab.json"}  # large, and they name no files
 _LONGEST_PATH = 1024

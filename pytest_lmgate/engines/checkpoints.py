@@ -230,6 +230,12 @@ def open_checkpoint(folder: Path, *, name: str) -> Checkpoint:
     if not folder.is_dir():
         hint = "" if "/" in name else f"; check models.{name}.path"
         raise ModelError(f"model {name!r}: no such folder: {folder}{hint}")
+    if (folder / "adapter_config.json").is_file():
+        # The loader would take the base model that this file names, and pass over the weights in the folder.
+        raise ModelError(
+            f"model {name!r}: {folder} holds a PEFT adapter: put its folder under adapter: and its base "
+            "model's under path:"
+        )
     file = folder / "config.json"
     if not file.is_file():
         raise ModelError(f"model {name!r}: no config.json in {folder}: expected a folder made by save_pretrained")
@@ -244,12 +250,6 @@ def open_checkpoint(folder: Path, *, name: str) -> Checkpoint:
         raise ModelError(f"model {name!r}: {file}: not JSON: {error}") from error
     if not isinstance(config, dict):
         raise ModelError(f"model {name!r}: {file}: expected a JSON object, got {type(config).__name__}")
-    if (folder / "adapter_config.json").is_file():
-        # The loader would take the base model that this file names, and pass over the weights in the folder.
-        raise ModelError(
-            f"model {name!r}: {folder} holds a PEFT adapter: put its folder under adapter: and its base "
-            "model's under path:"
-        )
     return Checkpoint(name, config, folder)
 
 

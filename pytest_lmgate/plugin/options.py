@@ -83,7 +83,16 @@ def _executor(config: pytest.Config) -> Executor | None:
 
 
 def text(config: pytest.Config, name: str) -> str | None:
-    return text_of(name, config.getoption(f"--lmgate-{name}"), config.getini(key_of(name)))
+    return text_of(name, config.getoption(f"--lmgate-{name}"), _ini(config, key_of(name)))
+
+
+def _ini(config: pytest.Config, key: str) -> Any:
+    try:
+        return config.getini(key)
+    except (TypeError, pytest.UsageError):  # [tool.pytest] of pytest 9 has true or 5 where it expects a text
+        from pytest_lmgate.plugin.private import value_in_toml
+
+        return value_in_toml(config, key)
 
 
 def unknown_variables() -> list[str]:
@@ -160,7 +169,7 @@ def flag(config: pytest.Config, name: str) -> bool:
     if config.getoption(f"--lmgate-{name}"):
         return True
     try:
-        return is_on(name, config.getini(key_of(name)))
+        return is_on(name, _ini(config, key_of(name)))
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from None
 

@@ -1,7 +1,7 @@
 """What this plugin uses of pytest that pytest does not document, tried with pytest 8.2 to 9.2.
 
-pytest has no public way to look up a test's fixtures at collection, where a wrong name has to be an error, nor to
-collect another file beside ``testpaths``.
+pytest has no public way to look up a test's fixtures at collection, where a wrong name has to be an error, to collect
+another file beside ``testpaths``, nor to read ``true`` in its own TOML where elsewhere is a text.
 """
 
 from __future__ import annotations
@@ -27,3 +27,8 @@ def requested_fixtures(item: pytest.Item) -> Mapping[str, Sequence[pytest.Fixtur
 def collect_too(config: pytest.Config, file: Path) -> None:
     """Let pytest collect a file besides the paths that it was given."""
     config.args.append(str(file))
+
+
+def value_in_toml(config: pytest.Config, key: str) -> Any:
+    """Return an option of pytest's own TOML tables as it was parsed, of any type."""
+    return config._inicfg[key].value

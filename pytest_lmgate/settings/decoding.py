@@ -153,7 +153,7 @@ def parse_marker(marker: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     judging = {field.encode_name: given.pop(field.encode_name) for field, _ in flat_fields(_kind(marker))
                if field.encode_name in given}  # fmt: skip
     if marker in MARKERS:
-        _check_limit(marker, row, judging["limit"])
+        check_limit(marker, row, judging["limit"])
     else:
         sizes = [name for name in ("tolerance", "within") if judging.get(name) is not None]
         if len(sizes) != 1:
@@ -200,7 +200,7 @@ def _compared_metric(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Me
     return row, hint + metric_hint(metric)
 
 
-def _check_limit(marker: str, row: Metric, limit: object) -> None:
+def check_limit(marker: str, row: Metric, limit: object) -> None:
     """Refuse a limit by which nothing could be judged; what is no number, the record refuses."""
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not -math.inf < limit < math.inf:
         return

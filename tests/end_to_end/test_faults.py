@@ -87,6 +87,7 @@ CASES = {
     "architecture": ("'./unknown', 'words'", "cannot be loaded"),
     "vocabulary": ("'./vocabulary', 'words'", "token id 79"),
     "adapter": ("'./adapter', 'words'", "PEFT adapter"),
+    "adapter_alone": ("'./pointer_adapter', 'words'", "PEFT adapter"),
     "foreign_code": ("'foreign_code', 'words'", "org/repo"),
     "nan": ("'nan', 'words'", "NaN log-likelihood of token"),
     "infinite": ("'./infinite', 'words'", "log-likelihood of token"),

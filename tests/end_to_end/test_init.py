@@ -72,6 +72,10 @@ def rounded(project: Project, name: str, wanted: str) -> None:
 def test_a_rounded_model_is_gated_against_its_original_in_the_same_folder(start: Start, models: Path) -> None:
     project = start("die")
     rounded(project, "die", "half")
+    shutil.copytree(project.folder / "models" / "die", project.folder / "copy")
+    command = ("init", "--model=models/die", "--against=copy", "--yes")
+    lmgate(project.folder, *command, code=3).says("die and copy have the same weights")
+    shutil.rmtree(project.folder / "copy")
     found = lmgate_json(project.folder, "init", "--model=models/half", "--yes")
     (gate,) = (each for each in found["gates"] if "against" in each["arguments"])
     named = {"metric": "ppl", "model": "half", "dataset": "words"}

@@ -30,6 +30,15 @@ def test_a_flag_is_on_or_off_in_the_ini_file_and_in_the_environment(
         options.flag(configured(ini="lmgate_strict = maybe"), "strict")
 
 
+@pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 9 has tables of its own in TOML")
+@pytest.mark.parametrize("value", ["true", '"true"'])
+def test_pytests_own_toml_may_have_a_truth_value_or_a_text(pytester: pytest.Pytester, value: str) -> None:
+    pytester.makefile(".toml", pytest=f"[pytest]\nlmgate_offline = {value}\nlmgate_verify = 5\n")
+    config = pytester.parseconfig()
+    assert options.flag(config, "offline")
+    assert options.verify(config) == 5
+
+
 def test_the_project_file_is_relative_to_the_ini_file_that_names_it_or_to_where_pytest_was_started(
     configured: Configured, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

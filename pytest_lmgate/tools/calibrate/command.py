@@ -21,9 +21,10 @@ from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceO
 from pytest_lmgate.cli.measure import measuring
 from pytest_lmgate.errors import ConfigError, MetricInputError
 from pytest_lmgate.report.text import counted, table
-from pytest_lmgate.settings.decoding import parse_marker
+from pytest_lmgate.settings.decoding import check_limit, parse_marker
 from pytest_lmgate.settings.file import YamlGate
 from pytest_lmgate.settings.gates import Gate, LimitGate, NoRegression, Tolerance
+from pytest_lmgate.settings.metrics import MARKERS
 from pytest_lmgate.settings.options import read_project_file
 from pytest_lmgate.tools.parts.gates import find_gate
 
@@ -98,6 +99,8 @@ def calibrate(
             raise typer.BadParameter("expected a GATE, or --limit with --rows for a floor without measuring")
         if not 0 < limit <= 1:
             raise typer.BadParameter(f"--limit: expected a share of rows above 0 and at most 1, got {limit:g}")
+        if share == 0:
+            raise typer.BadParameter("--share: expected a share above 0, since no model is worse than one of 0")
         if write:
             raise typer.BadParameter("--write: expected a GATE, whose limit or tolerance is written")
         show(*_floor(limit, rows, share), as_json=as_json)
@@ -232,10 +235,13 @@ def _floor(limit: float, rows: int, share: float | None) -> tuple[dict[str, Any]
     if share is not None:
         worth = floors[share]
         times, holding = worth.times(worth.badness), -worth.holding()
-        facts |= {"seen": worth.seen(), "holding": {"limit": holding, "rows": times and math.ceil(times * rows)}}
+        can_fail, needed = holding > 0, times and math.ceil(times * rows)
+        facts |= {"seen": worth.seen(), "holding": {"limit": holding if can_fail else None, "rows": needed}}
         lines.append(f"smallest damage that fails in 80% of runs: {worth.seen():.3g}")
-        more = f", or {math.ceil(times * rows):,} rows" if times else ""
-        lines.append(f"to fail a model of {share:g} in at most 1% of runs, use: limit {holding:.4g}{more}")
+        remedies = [f"limit {holding:.4g}"] * can_fail + ([f"{needed:,} rows"] if needed else [])
+        lines.append(
+            f"to fail a model of {share:g} in at most 1% of runs, use: {', or '.join(remedies) or 'more rows'}"
+        )
     return facts, "\n".join(lines)
 
 
@@ -308,7 +314,9 @@ def _facts(calibration: Calibrated, name: str) -> dict[str, Any]:
         "fails_strict": calibration.strict,
         "seen": worth.seen(),
         "holds": calibration.holds,
-        "holding": _judged(calibration, _holding(calibration)),
+        "holding": None
+        if _refused(calibration, _holding(calibration))
+        else _judged(calibration, _holding(calibration)),
         "verdicts": dict(calibration.verdicts),
     }
 
@@ -317,16 +325,37 @@ def _remedies(calibration: Calibrated) -> list[str]:
     """Return the tightest threshold that holds, and other remedies; nothing if the gate holds without noise."""
     worth, score, lines = calibration.worth, calibration.runs[0].score, []
     if not (calibration.is_deterministic and calibration.holds):
-        holding = _holding(calibration)
-        remedies = f"{_judged(calibration, holding)} (sees {_size(calibration, worth.seen(holding))})"
+        holding, remedies = _holding(calibration), list[str]()
+        if not (refused := _refused(calibration, holding)):
+            remedies.append(f"{_judged(calibration, holding)} (sees {_size(calibration, worth.seen(holding))})")
         if not calibration.holds and (times := worth.times(worth.badness)) is not None:
-            remedies += f", or {math.ceil(times * score.n):,} {score.unit}s"
-            remedies += f", or repeats: {math.ceil(times * calibration.repeats)}" if calibration.repeats else ""
-        lines.append(f"to fail an unchanged model in at most 1% of runs, use: {remedies}")
+            remedies.append(f"{math.ceil(times * score.n):,} {score.unit}s")
+            remedies += [f"repeats: {math.ceil(times * calibration.repeats)}"] if calibration.repeats else []
+        lines += [f"too few rows: the noise asks for {refused}"] if refused else []
+        lines += (
+            [f"to fail an unchanged model in at most 1% of runs, use: {', or '.join(remedies)}"] if remedies else []
+        )
     if (other := worth.other_rows) is not None:
-        remedy = _judged(calibration, _rounded(worth.holding(other), other.stderr))
-        lines.append(f"on other rows of this kind, use: {remedy}")
+        threshold = _rounded(worth.holding(other), other.stderr)
+        remedy = _judged(calibration, threshold)
+        lines += [] if _refused(calibration, threshold) else [f"on other rows of this kind, use: {remedy}"]
     return lines
+
+
+def _refused(calibration: Calibrated, threshold: float) -> str:
+    """Return a threshold that no gate can have with the reason, such as a limit that all values pass; else nothing."""
+    gate, sample = calibration.gate, calibration.runs[0].score.require_sample()
+    key, value = _argument(calibration, threshold)
+    try:
+        if isinstance(gate, LimitGate):
+            check_limit(gate.marker, MARKERS[gate.marker], value)
+        else:
+            span = sample.span if math.isfinite(sample.span) else None
+            allowed = Tolerance(threshold, gate.allowed.relative)
+            allowed.require_that_it_can_fail(gate.evaluation.metric, sample.direction, span)
+    except ConfigError as error:
+        return f"{key} {value} ({error})"
+    return ""
 
 
 def _holding(calibration: Calibrated) -> float:

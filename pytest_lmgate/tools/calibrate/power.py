@@ -59,7 +59,7 @@ class Badness:
             sums = math.floor(self.rows * self.unit * threshold + _ROUNDING * self.rows)
             threshold = (sums + 0.5) / (self.rows * self.unit)
             lost = min(max(0.0, damage * self.unit), self.right)
-            kept = 1 - lost / self.right
+            kept = 1 - lost / max(self.right, _ROUNDING)
             stderr = math.hypot(kept * stderr, math.sqrt(lost * kept / self.rows) / self.unit)
         above = self.mean + damage - threshold
         if stderr == 0:

@@ -10,6 +10,7 @@ import math
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, islice
 from pathlib import Path
@@ -20,7 +21,7 @@ import typer
 
 from pytest_lmgate.cli.console import AsJson, DeviceOption, Root, flow, note, root, show
 from pytest_lmgate.cli.measure import Measuring, measuring
-from pytest_lmgate.errors import ComparisonError, ConfigError, EngineError, LmgateError
+from pytest_lmgate.errors import ComparisonError, ConfigError, DataError, EngineError, LmgateError
 from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.decoding import parse_fixture_call, parse_marker
 from pytest_lmgate.settings.entries import TEXT_SUFFIXES, Project, ProjectSpec
@@ -43,7 +44,11 @@ lmgate_require_all = true
 _DEPTH, _MOST_ENTRIES, _SHOWN = 5, 20_000, 9
 _SKIPPED = frozenset({"__pycache__", "build", "dist", "env", "node_modules", "site-packages", "venv"})
 _WEIGHTS = re.compile(r".*\.safetensors|pytorch_model.*\.bin")
-_NO_TEXTS = re.compile(r"requirements|constraints|licen[cs]e|notice|readme|changelog|cmakelists|robots|top_level", re.I)
+_NO_TEXTS = re.compile(
+    r"requirements|constraints|licen[cs]e|notice|readme|changelog|cmakelists|robots|top_level|(merges|vocab)\.", re.I
+)
+_NO_MODELS = re.compile(r".*(mmproj|imatrix|-vocab-|-(?!00001)\d{5}-of-)", re.I)  # parts of GGUF models
+_ID = re.compile(r"[!-~]*")  # a name, number, hash or address
 _SUFFIXES = (*(suffix for suffix in TEXT_SUFFIXES if suffix != ".md"), ".jsonl")
 _SHAPE = ("model_type", "hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "num_layers")
 # Tokens that are enough, and windows from which to choose. With 20,000 a comparison of similar models shows a change of
@@ -54,6 +59,7 @@ _BYTES_PER_TOKEN, _MOST_CHARACTERS = 4, 30  # of a token
 _FEW_CHARACTERS = 400  # of a text by which a model is tried out
 _ROWS = 64  # of a matrix
 _ROWS_READ = 1000  # of a file of JSON lines whose size is estimated
+_ROWS_SEEN = 20  # of a table whose text column is searched
 _ALIKE = 1.1  # sizes whose quotient is less may differ by their headers
 _LEAST, _MOST = 0.01, 0.1  # tolerances
 
@@ -61,7 +67,7 @@ _LEAST, _MOST = 0.01, 0.1  # tolerances
 def init(
     model: Annotated[list[Path] | None, typer.Option(exists=True, help="Checkpoint to gate; repeatable.")] = None,
     dataset: Annotated[Path | None, typer.Option(exists=True, help="Text to measure it on.")] = None,
-    rows: Annotated[int | None, typer.Option(min=1, help="Use only the first rows of a .jsonl file.")] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="Use only the first rows of a table.")] = None,
     margin: Annotated[float, typer.Option(min=0.1, max=1000, help="Percent from the value to the limit.")] = 5.0,
     against: Annotated[
         Path | None, typer.Option(exists=True, help="Original of the models (default: one of the same shape).")
@@ -82,18 +88,19 @@ def init(
             raise typer.BadParameter("--ci writes the file of a CI system alone: leave the other options out")
         write_ci_file(ci, as_json=as_json)
         return
+    from pytest_lmgate.data.corpus import READERS
     from pytest_lmgate.measure.loop import about
 
     here = root()
     if (named := here.project_file(None)) is not None:
         raise ConfigError(f"pytest's settings here name {named}: a new lmgate.yaml would not be read; edit that file")
-    if rows is not None and dataset is not None and dataset.suffix != ".jsonl":
-        raise typer.BadParameter(f"--rows counts rows of a .jsonl file, and {dataset} is one text: shorten the file")
+    if rows is not None and dataset is not None and dataset.suffix not in READERS:
+        raise typer.BadParameter(f"--rows counts rows of a table, and {dataset} is one text: shorten the file")
     folder = here.start
     chosen, text, pairs = _chosen(folder, model or [], dataset, rows, against, yes=yes)
     names = _names([*chosen, *pairs.values()])
     models = {name: {"path": _relative(path, folder)} for path, name in names.items()}
-    column = text_column(text) if text.suffix == ".jsonl" else None
+    column = text_column(text) if text.suffix in READERS else None
     entry = {"path": _relative(text, folder), "text": None if column == "text" else column, "limit": rows}
     data = text.resolve().stem
     datasets = {data: {key: value for key, value in entry.items() if value is not None}}
@@ -126,6 +133,10 @@ def init(
         f"written: {', '.join(written)}",
         f"Run pytest, and commit these files. A changed model takes about {about(seconds)}.",
     ]
+    if here.ini is not None and not here.is_on("require_all"):
+        lines.append(
+            f"Set lmgate_require_all = true in {_relative(here.ini, folder)}: a run without gates is then red."
+        )
     show({"files": written, "gates": gates}, "\n".join(lines), as_json=as_json)
 
 
@@ -141,7 +152,7 @@ def _chosen(
         shown = {path: f"{_relative(path, folder)}{against_words.get(path, '')}" for path in paths}
         model = _ask("model", "a folder with config.json and *.safetensors, or a .gguf file", shown, yes=yes)
     if dataset is None:
-        looked_for = f"a {'.txt, .raw or .jsonl' if rows is None else '.jsonl'} file"
+        looked_for = f"a {'.txt or .raw file, or a ' * (rows is None)}.jsonl file with a column of texts"
         tokens = {path: count_tokens(path, rows) for path in texts if rows is None or path.suffix == ".jsonl"}
         # The smallest that is long enough comes first.
         enough = _ENOUGH["causal"]
@@ -183,10 +194,11 @@ def find_places(folder: Path) -> tuple[list[Path], list[Path]]:
             break
         deeper = len(place.relative_to(folder).parts) < _DEPTH
         folders[:] = sorted(name for name in folders if deeper and name not in _SKIPPED and name[0] != ".")
+        models += [place / name for name in names if name.endswith(".gguf") and not _NO_MODELS.match(name)]
         if "config.json" in names and any(map(_WEIGHTS.fullmatch, names)):
             models.append(place)
-            continue  # its merges.txt is not a text to read
-        models += [place / name for name in names if name.endswith(".gguf")]
+            if place != folder:
+                continue  # what is beside a checkpoint comes with it
         for file in (place / name for name in names if name.endswith(_SUFFIXES) and not _NO_TEXTS.match(name)):
             if file.is_file() and file.stat().st_size and (file.suffix != ".jsonl" or text_column(file) is not None):
                 texts.append(file)
@@ -194,14 +206,18 @@ def find_places(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def text_column(file: Path) -> str | None:
-    """Return the text column of a file of JSON lines: ``text``, else the column with the longest text."""
+    """Return the text column of a table: ``text``, else the one with the longest texts, of which no id is one."""
+    from pytest_lmgate.data.corpus import READERS
+
     try:
-        with file.open("rb") as lines:
-            row = json.loads(lines.readline())
-    except (OSError, ValueError, RecursionError):
+        rows = [row for row in islice(READERS[file.suffix](file, file.stem), _ROWS_SEEN) if isinstance(row, dict)]
+    except DataError:
         return None
-    texts = {key: value for key, value in row.items() if isinstance(value, str)} if isinstance(row, dict) else {}
-    return "text" if "text" in texts else max(texts, key=lambda key: len(texts[key]), default=None)
+    lengths: Counter[str] = Counter()
+    for key, value in (cell for row in rows for cell in row.items()):
+        if isinstance(value, str) and not _ID.fullmatch(value):
+            lengths[key] += len(value)
+    return "text" if any("text" in row for row in rows) else max(lengths, key=lengths.__getitem__, default=None)
 
 
 def count_tokens(file: Path, rows: int | None) -> int:
@@ -460,6 +476,8 @@ def add_pair(session: Measuring, proposal: Proposal, original: str) -> None:
     model, score, arguments = proposal.model, proposal.score, proposal.gates[1][1]
     window = {key: arguments[key] for key in ("max_length",) if key in arguments}
     other = _measure(session, original, arguments["dataset"], window)
+    if score.weights and score.weights == other.weights:  # as a gate says too
+        raise ComparisonError(f"{model} and {original} have the same weights")
     try:
         comparison = compare(score.require_sample(), other.require_sample(), tolerance=Tolerance(_LEAST, relative=True))
     except ComparisonError as error:

@@ -22,6 +22,7 @@ from pytest_lmgate.tools.tasks.scoring import RAW
 
 _MEANS = ("mean", "nanmean")
 _CHOICE_METRICS = ("acc", "acc_norm", "acc_bytes")
+_LOWER = "the task says that lower is better, and a gate would judge that higher is"
 _REGEX = {"regex_pattern": "pattern", "group_select": "group", "fallback": "fallback"}
 # The filters that ``extract:`` has, with their arguments by the names that it gives them.
 _STEPS: Mapping[str, Mapping[str, str]] = {
@@ -90,7 +91,9 @@ def _choices(task: Any, documents: Sequence[Document], chat: bool, file: str) ->
     several, has_own_scoring = bool(getattr(task, "multiple_input", 0)), harness.has_own_scoring(task)
     aggregated, better = harness.aggregations(task), task.higher_is_better()
     for metric, name in aggregated.items():
-        if metric in _CHOICE_METRICS and name == "mean":
+        if metric in _CHOICE_METRICS and better.get(metric) is False:
+            notes.append(f"{metric} is left out: {_LOWER}")
+        elif metric in _CHOICE_METRICS and name == "mean":
             metrics.append(metric)
         elif has_own_scoring and name in _MEANS:
             own_code.append(metric)
@@ -366,6 +369,8 @@ def _text_gates(
                 notes.append(f"{metric} is left out: the harness has no such metric")
             elif repeated and (metric != "exact_match" or not standard or steps is None):
                 notes.append(f"{metric} is left out: it would be a mean over the {repeats} texts of a row")
+            elif steps is not None and standard and metric != "ter" and better.get(metric) is False:
+                notes.append(f"{metric} is left out: {_LOWER}")
             elif steps is not None and standard and metric == "exact_match" and name == "mean":
                 given = {key: value for key, value in metric_options(task, metric).items() if value}
                 options = {_EXACT_OPTIONS[key]: given[key] if key == "regexes_to_ignore" else True for key in given}

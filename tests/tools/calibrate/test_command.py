@@ -203,6 +203,23 @@ def test_a_report_says_how_often_a_gate_fails_and_what_holds(gate: str, engine: 
     assert json.loads(json.dumps(facts))["holds"] == found.holds
 
 
+def test_a_threshold_that_no_gate_can_have_is_not_proposed(measured: Measured, monkeypatch: pytest.MonkeyPatch):
+    for gate, threshold, why in (
+        ("exact_min: {model: coin, dataset: quiz, limit: 0.775}", 0.2, "limit -0.2 (limit: expected a positive number"),
+        (
+            "no_regression: {metric: exact, model: coin, dataset: quiz, tolerance: 1%, against: twin}",
+            1.0,
+            "tolerance 100",
+        ),
+    ):
+        monkeypatch.setattr("pytest_lmgate.tools.calibrate.command._holding", lambda _, it=threshold: it)
+        lines, facts = _report(measured(gate, _Coins()), "the gate")
+        assert f"too few rows: the noise asks for {why}" in "\n".join(lines)
+        assert facts["holding"] is None
+    done = CliRunner().invoke(app, ["calibrate", "--limit=0.01", "--rows=50", "--share=0.02", "--json"])
+    assert json.loads(done.stdout)["holding"] == {"limit": None, "rows": 1061}
+
+
 @pytest.mark.parametrize(
     ("gate", "says"),
     [
@@ -227,6 +244,7 @@ def test_a_gate_whose_noise_is_unknown_is_an_error(gate: str, says: str, measure
         ("--limit 71 --rows 200", "expected a share of rows above 0 and at most 1, got 71"),
         ("--limit nan --rows 200", "expected a share of rows above 0 and at most 1, got nan"),
         ("--limit 0.7 --rows 200 --write", "--write: expected a GATE"),
+        ("--limit 0.7 --rows 200 --share 0", "--share: expected a share above 0"),
         ("gate --rows 200", "leave out the GATE"),
         ("gate --runs 1", "--runs"),
     ],
@@ -251,6 +269,9 @@ def test_a_floor_without_measuring_is_that_of_a_binomial_distribution(rows: int,
     found = floor(f"--share={share}")
     assert found["fails"][f"{share:g}"] == pytest.approx(fails(share), abs=0.006)
     assert fails(share - found["seen"]) == pytest.approx(0.8, abs=0.03)
+    assert (
+        CliRunner().invoke(app, ["calibrate", "--limit=0.5", "--rows=9"]).exit_code == 0
+    )  # a share of 0 is in its table
     told = floor()
     assert (set(told), len(told["fails"]) > 4) == ({"limit", "rows", "fails"}, True)
     for share, found in told["fails"].items():

@@ -16,7 +16,7 @@ from pytest_lmgate.errors import ComparisonError, EngineError
 from pytest_lmgate.metrics.likelihoods import LikelihoodStatistics, perplexity
 from pytest_lmgate.settings.gate_options import Signature
 from pytest_lmgate.tools.init import command as init
-from pytest_lmgate.tools.init.command import add_pair, count_tokens, find_places, propose
+from pytest_lmgate.tools.init.command import add_pair, count_tokens, find_places, propose, text_column
 
 
 def write(folder: Path, *files: str, size: int = 10) -> None:
@@ -28,17 +28,41 @@ def write(folder: Path, *files: str, size: int = 10) -> None:
 def test_checkpoints_and_texts_are_found_and_other_files_are_not(tmp_path: Path):
     files = "models/b/config.json models/b/model.safetensors models/b/merges.txt models/a.gguf "
     files += "models/adapter/adapter_model.safetensors .venv/lib/config.json .venv/lib/model.safetensors "
-    files += "node_modules/words.txt requirements.txt LICENSE.txt README.md data/small.txt"
+    files += "node_modules/words.txt requirements.txt LICENSE.txt README.md data/small.txt "
+    files += "models/b/c.gguf models/imatrix.gguf models/mmproj-a.gguf models/d-00001-of-00002.gguf "
+    files += "models/d-00002-of-00002.gguf"
     write(tmp_path, *files.split())
     write(tmp_path, "data/empty.txt", size=0)
     write(tmp_path, "data/large.raw", size=1000)
     (tmp_path / "data" / "numbers.jsonl").write_text('{"n": 3}')
-    (tmp_path / "data" / "lines.jsonl").write_text('{"text": "a"}')
+    (tmp_path / "data" / "lines.jsonl").write_text('\n{"text": null}\n')
+    (tmp_path / "data" / "chats.jsonl").write_text('{"id": "0c-2f", "messages": []}')
     (tmp_path / "data" / "gone.txt").symlink_to(tmp_path / "nowhere")
     (tmp_path / "data" / "loop").symlink_to(tmp_path)
     models, texts = find_places(tmp_path)
-    assert [str(path.relative_to(tmp_path)) for path in models] == ["models/a.gguf", "models/b"]
+    assert [str(path.relative_to(tmp_path / "models")) for path in models] == [
+        "a.gguf",
+        "b",
+        "b/c.gguf",
+        "d-00001-of-00002.gguf",
+    ]
     assert [path.name for path in texts] == ["large.raw", "lines.jsonl", "small.txt"]
+
+
+def test_of_a_checkpoint_in_the_folder_itself_the_texts_beside_it_are_found(tmp_path: Path):
+    write(tmp_path, "config.json", "model.safetensors", "merges.txt", "vocab.txt", "evaluation.txt")
+    assert find_places(tmp_path) == ([tmp_path], [tmp_path / "evaluation.txt"])
+
+
+def test_the_text_column_has_the_longest_texts_that_are_no_ids(tmp_path: Path):
+    for name, row in {
+        "a.csv": "sha,story,title\n%s,once upon a time,a day\n",
+        "b.tsv": "sha\tstory\n%s\tof old\n",
+    }.items():
+        (tmp_path / name).write_text(row % ("0f" * 40))
+        assert text_column(tmp_path / name) == "story"
+    (tmp_path / "c.csv").write_text('sha,story\n"')
+    assert text_column(tmp_path / "c.csv") is None  # which reading the dataset explains
 
 
 def test_of_a_table_only_the_text_column_is_counted(tmp_path: Path):
