@@ -162,8 +162,10 @@ def _with_adapter(model: Any, folder: Path, name: str) -> Any:
     try:
         adapted = peft.PeftModel.from_pretrained(model, str(folder), local_files_only=True)
     except Exception as error:
+        resized = "; use the model that it was trained on: with tokens added, save its base with resized embeddings"
         raise ModelError(
             f"model {name!r}: adapter {folder} cannot be loaded: {type(error).__name__}: {error}"
+            f"{resized if 'size mismatch' in str(error) else ''}"
         ) from error
     require_adapter_applied(name, folder, adapted)
     return adapted
