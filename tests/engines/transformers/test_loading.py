@@ -114,9 +114,7 @@ def test_a_damaged_tokenizer_is_an_error(saved: Path, tmp_path: Path) -> None:
 
 
 def test_pickled_weights_are_read_only_where_allowed(saved: Path, tmp_path: Path) -> None:
-    folder, weights = changed(saved, tmp_path / "m"), load_file(saved / "model.safetensors")
-    (folder / "model.safetensors").unlink()
-    torch.save(weights, folder / "pytorch_model.bin")
+    folder, weights = pickled(changed(saved, tmp_path / "m")), load_file(saved / "model.safetensors")
     assert torch.equal(load(folder, pickle_weights=True).model.lm_head.weight, weights["lm_head.weight"])
     with pytest.raises(ModelError, match="cannot be loaded"):
         load(folder)
@@ -176,6 +174,33 @@ def test_weights_that_change_no_probability_are_silent(saved: Path, tmp_path: Pa
     with library_warnings() as warned:
         load(folder)
     assert not warned
+
+
+def pickled(folder: Path, shards: int = 1) -> Path:
+    """Turn a checkpoint's weights into pickles, with an index where there are several."""
+    weights, names = load_file(folder / "model.safetensors"), [f"pytorch_model-{part}.bin" for part in range(shards)]
+    (folder / "model.safetensors").unlink()
+    index = {name: names[at % shards] for at, name in enumerate(sorted(weights))}
+    for file in names:
+        held = {name: weights[name] for name, where in index.items() if where == file}
+        torch.save(held, folder / (file if shards > 1 else "pytorch_model.bin"))
+    if shards > 1:
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    return folder
+
+
+def test_what_a_model_does_not_take_of_pickles_is_an_error_too(saved: Path, tmp_path: Path) -> None:
+    weights, config = UNUSED[FREQUENCIES]
+    with pytest.raises(ModelError, match=r"does not use, 1 in all: .*inv_freq"):
+        load(pickled(changed(saved, tmp_path / "other", weights, **config)), pickle_weights=True)
+    zeros = HARMLESS["bias of zeros"] | HARMLESS["frequencies"]
+    load(pickled(changed(saved, tmp_path / "zeros", zeros)), pickle_weights=True)
+    sharded = pickled(changed(saved, tmp_path / "sharded"), shards=2)
+    load(sharded, pickle_weights=True)
+    other = torch.load(sharded / "pytorch_model-1.bin") | {WEIGHT: torch.ones(32, 32)}
+    torch.save(other | torch.load(sharded / "pytorch_model-0.bin"), sharded / "pytorch_model-1.bin")
+    with pytest.raises(ModelError, match=r"pytorch_model-1\.bin and pytorch_model\.bin\.index\.json disagree about"):
+        load(sharded, pickle_weights=True)
 
 
 def test_parts_of_a_multimodal_model_that_read_no_text_are_silent(saved: Path, tmp_path: Path) -> None:
