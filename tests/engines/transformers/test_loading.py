@@ -454,6 +454,21 @@ def test_options_reach_the_tokenizer_and_unknown_ones_are_errors(saved: Path) ->
         assert not load_tokenizer(TokenizerFolder("m", saved, {"use_fast": False})).is_fast
 
 
+@pytest.mark.parametrize("option", ["src_lang", "tgt_lang"])
+def test_a_language_that_the_tokenizer_does_not_know_is_an_error(tmp_path: Path, option: str) -> None:
+    pieces = [(piece, 0.0) for piece in ("<s>", "<pad>", "</s>", "<unk>", "\u2581", "a")]
+    try:
+        tokenizer = transformers.MBartTokenizer(vocab=pieces)
+    except TypeError:
+        pytest.skip("a transformers that reads it from a file of sentencepiece")
+    tokenizer.save_pretrained(tmp_path)
+    load_tokenizer(TokenizerFolder("m", tmp_path, {option: "de_DE"}))
+    with pytest.raises(
+        ConfigError, match=rf"^models\.m\.tokenizer: with {option}: de, MBart\w+ puts <unk> at every text"
+    ):
+        load_tokenizer(TokenizerFolder("m", tmp_path, {option: "de"}))
+
+
 def test_two_chat_templates_in_a_folder_are_an_error_for_chats(tmp_path: Path) -> None:
     tokenizer, turns = word_tokenizer(), [{"role": "user", "content": "w1"}]
     tokenizer.chat_template = "{{ messages[0].content }} w2"
