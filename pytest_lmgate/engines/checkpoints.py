@@ -104,8 +104,10 @@ class Checkpoint(Architecture):
 
     @cached_property
     def tensors(self) -> dict[str, Stored]:
-        """The tensors in safetensors that an engine reads, by name."""
-        files = self._weight_files("model", ".safetensors")[0]
+        """The tensors that an engine reads, by name; torch reads the names in pickles."""
+        if not (files := self._weight_files("model", ".safetensors")[0]):
+            files, _ = self._weight_files("pytorch_model", ".bin")
+            self._require_as_indexed("pytorch_model", ".bin")
         return {name: stored for file in files for name, stored in _stored_in(self.folder / file).items()}
 
     def require_safe_weights(self, *, pickle_weights: bool) -> None:
@@ -152,34 +154,41 @@ class Checkpoint(Architecture):
         where, told = f"model {self.name!r}: {self.folder}", f"{stem}{suffix}.index.json"
         if absent := [file for file in files if not (self.folder / file).is_file()]:
             raise ModelError(f"{where}: {told} names {absent[0]}, which is not there: copy the whole model again")
-        tensors_by_file = {file: set(_stored_in(self.folder / file)) for file in files}
-        mapped: dict[str, set[str]] = {file: set() for file in files}
-        for tensor, file in (index or {}).items():
-            mapped[file].add(tensor)
-        for file, names in tensors_by_file.items() if index is not None else ():
-            if names and (wrong := sorted(names ^ mapped[file])):
-                raise ModelError(
-                    f"{where}: {file} and {told} disagree about {len(wrong)} tensors, such as {wrong[0]}, which is "
-                    f"{'' if wrong[0] in names else 'not '}in the file: files and index are of two models; save one "
-                    "again into an empty folder"
-                )
-        stored = set[str]().union(*tensors_by_file.values())
+        stored = set[str]()
+        if suffix not in _PICKLES:  # for which torch would be imported; see `tensors`
+            self._require_as_indexed(stem, suffix)
+            stored = stored.union(*(_stored_in(self.folder / file) for file in files))
         for other in sorted(set(self.files) - set(files)):
             if not other.endswith(suffix) or "/" in other or _APART.match(other):
                 continue
             is_whole = other == f"{stem}{suffix}" or _SHARD.search(other)
-            if is_whole or stored & _stored_in(self.folder / other).keys():
+            if is_whole or (stored and stored & _stored_in(self.folder / other).keys()):
                 read = files[0] if index is None else told
                 raise ModelError(
                     f"{where} holds two sets of weights, {other} and what {read} has, of which engines "
                     "read one or the other: remove the one that is out of date"
                 )
 
+    def _require_as_indexed(self, stem: str, suffix: str) -> None:
+        """Refuse files that have other tensors than their index says: which of two is loaded is chance."""
+        files, index = self._weight_files(stem, suffix)
+        mapped: dict[str, set[str]] = {file: set() for file in files}
+        for tensor, file in (index or {}).items():
+            mapped[file].add(tensor)
+        for file in files if index is not None else ():
+            names = set(_stored_in(self.folder / file))
+            if names and (wrong := sorted(names ^ mapped[file])):
+                raise ModelError(
+                    f"model {self.name!r}: {self.folder}: {file} and {stem}{suffix}.index.json disagree about "
+                    f"{len(wrong)} tensors, such as {wrong[0]}, which is {'' if wrong[0] in names else 'not '}in the "
+                    "file: files and index are of two models; save one again into an empty folder"
+                )
+
 
 def _stored_in(file: Path) -> dict[str, Stored]:
-    """Return the tensors in safetensors by the header; none of a damaged file, of which the loader says more."""
-    if file.suffix != ".safetensors":
-        return {}
+    """Return the tensors of a file by its header; none of a damaged file, of which the loader says more."""
+    if file.suffix in _PICKLES:
+        return {name: Stored(file, name, [*tensor.shape]) for name, tensor in pickled_in(file).items()}
     try:
         with file.open("rb") as opened:
             size = int.from_bytes(opened.read(8), "little")
@@ -187,6 +196,17 @@ def _stored_in(file: Path) -> dict[str, Stored]:
         return {name: Stored(file, name, facts["shape"]) for name, facts in header.items() if name != "__metadata__"}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
+
+
+def pickled_in(file: Path) -> dict[str, Any]:
+    """Return the tensors of a file that torch saved, which are read when they are used."""
+    import torch
+
+    try:
+        loaded = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+    except Exception:  # an old format, or damage, of which the loader says more
+        return {}
+    return {name: value for name, value in loaded.items() if isinstance(value, torch.Tensor)}
 
 
 def require_safe_adapter(folder: Path, *, name: str, pickle_weights: bool) -> None:

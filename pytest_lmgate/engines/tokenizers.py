@@ -180,6 +180,14 @@ def load_tokenizer(folder: TokenizerFolder) -> Any:
             f"models.{folder.name}.tokenizer.use_fast: this transformers loads {type(tokenizer).__name__} whatever it "
             "says; remove it"
         )
+    known = {getattr(tokenizer, f"{which}_token_id", None) for which in ("bos", "eos", "cls", "sep")}
+    frames = [tokenizer(**{text: ""})["input_ids"] for text in ("text", "text_target") if folder.options]
+    if any(tokenizer.unk_token_id in frame and tokenizer.unk_token_id not in known for frame in frames):
+        given = ", ".join(f"{key}: {value}" for key, value in folder.options.items())
+        raise ConfigError(
+            f"models.{folder.name}.tokenizer: with {given}, {type(tokenizer).__name__} puts {tokenizer.unk_token} at "
+            "every text, which stands for what it does not know: write a language as its own files name it, as in de_DE"
+        )
     return tokenizer
 
 

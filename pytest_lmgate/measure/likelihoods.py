@@ -46,6 +46,7 @@ from pytest_lmgate.settings.gate_options import (
     Signature,
     SignatureField,
     WindowProtocol,
+    tokens_at_once,
 )
 from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.choices import plan_choices
@@ -112,7 +113,7 @@ class MaskedLikelihoods(TargetMeasurement[LikelihoodStatistics]):
     @property
     def max_length(self) -> int | None:
         """Maximum number of tokens of a chunk, with special ones; None for no limit."""
-        return self.asked.max_length or self.model.context
+        return tokens_at_once(self.asked, self.model.context, self.model.name)
 
     @property
     def signature(self) -> Signature:
@@ -326,7 +327,7 @@ class _AfterQuestions(Measurement[ContinuationStatistics]):
 
     @property
     def _max_length(self) -> int | None:
-        return self.asked.max_length or self.model.context
+        return tokens_at_once(self.asked, self.model.context, self.model.name)
 
 
 @dataclass(frozen=True)

@@ -165,13 +165,19 @@ class GeneratedTexts(Measurement["WrittenTexts"]):
         return found
 
     def _thinks(self, written: WrittenTexts) -> list[bool]:
-        """Return of each text whether the chat template opened thoughts before it, which a server may leave out."""
-        opened = [self.chats.texts.get(prompt, "").rstrip().endswith(THINK) for prompt in self.data.task.prompts]
+        """Return of each text whether its prompt opened thoughts, which a server may leave out."""
+        opened = [_opens_thoughts(prompt, self.chats.read(prompt)) for prompt in self.data.task.prompts]
         opened *= len(written.texts) // len(opened)
         return [
             opens and (is_cut is True or self.model.device != "server")
             for opens, is_cut in zip(opened, written.cut, strict=True)
         ]
+
+
+def _opens_thoughts(prompt: Prompt, text: str) -> bool:
+    """Return whether a prompt, which the model reads as a text, ends within thoughts; it may name their mark."""
+    role, said = ("", "") if isinstance(prompt, str) else prompt[-1]
+    return text.rstrip().endswith(THINK) or (role == "assistant" and THINK in said.rpartition("</think>")[2])
 
 
 def score_function(function: TextFunction, rows: DatasetRows, request: TextRequest, metric: TextMetric) -> Score:
@@ -381,7 +387,7 @@ def _checked(
                 f"{where}: a text of {said if said > most else own:,} tokens, but {most:,} were asked for "
                 "(max_new_tokens): its engine must end the text there"
             )
-        kept, is_cut = cut(text, settings.stop), None if not said or has_ended is None else not has_ended
+        kept, is_cut = cut(text, settings.stop), None if has_ended is None else not has_ended
         # A server may have a limit of its own, below `most`.
         if kept != text or (has_ended is None and 0 < said < most):
             is_cut = False

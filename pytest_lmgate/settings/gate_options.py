@@ -314,6 +314,17 @@ class MaskedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
     max_length: MaxLength | None = None
 
 
+def tokens_at_once(asked: ChoiceRequest | MaskedRequest, context: int | None, model: str) -> int | None:
+    """Return how many tokens a model is to read at once, by default its context; `ProtocolError` for more than that."""
+    if context is not None and asked.max_length is not None and asked.max_length > context:
+        raise ProtocolError.of(
+            "max_length",
+            f"{asked.max_length} is longer than the context of the model {model!r}, {context} tokens; use "
+            f"max_length={context} or less",
+        )
+    return asked.max_length or context
+
+
 class DivergenceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """A model compared with its reference, given as models are, on the same tokens.
 

@@ -291,11 +291,21 @@ def _rendered(turns: Chat, tokenizer: TokenizerFacts, variables: Mapping[str, An
             f"model {model!r}: chat: true (or messages:), but its tokenizer has no chat template; add "
             "chat_template.jinja to its folder, or leave out chat:"
         )
-    try:
+
+    def write(*turns: tuple[str, str]) -> str:
+        assert tokenizer.chat is not None
         render = functools.partial(tokenizer.chat, _messages(turns), **variables)
-        text = _in_time(render, sum(len(content) for _, content in turns))
-        if any(role == "system" and said.strip() not in text for role, said in turns):
-            raise ValueError("it leaves out what the system says, so the model would not read it; say it in the prompt")
+        return _in_time(render, sum(len(content) for _, content in turns))
+
+    try:
+        text = write(*turns)
+        for at, (role, said) in enumerate(turns):
+            # A text that is not there as it is may still be heeded, as /no_think.
+            if said.strip() not in text and write(*turns[:at], (role, f"{said} {_HERE}"), *turns[at + 1 :]) == text:
+                raise ValueError(
+                    f"it leaves out what the {role} says, so the model would not read it; say it in a turn of a role "
+                    "that the template writes, or in the prompt"
+                )
         return Rendered(text)
     except Exception as error:  # anything a template raises, for example because it knows no system message
         roles = ", ".join(role for role, _ in turns)

@@ -139,15 +139,22 @@ def test_a_number_in_thoughts_that_do_not_end_is_no_answer(project: AnswersProje
     # One text is cut within its thoughts, the other ends at a stop string there.
     texts |= {"q6": "Is it 6? No: 9. I think. I think, I think.", "q7": "Is it 7? Q: more</think>It is 7."}
     project.model("opens", {key: f"<think>{text}" for key, text in texts.items()})
-    project.model("m", texts)  # its chat template opens the thoughts
-    data = DATASET | {"chat": True, "extract": "last-number", "max_new_tokens": 34, "prompt": "{q}"}
+    project.model("m", texts)  # its chat template opens the thoughts, or an assistant's turn has begun them
+    project.model("plain", {f"{key}<think>": text for key, text in texts.items()})
+    data = DATASET | {"extract": "last-number", "max_new_tokens": 34, "prompt": None}
+    asked, begun = {"role": "user", "content": "?"}, "Once.</think><think>\n"
+    rows = [row | {"turns": [asked, {"role": "assistant", "content": begun + row["q"]}]} for row in ROWS]
+    cases = (("opens", "d"), ("m", "opened"), ("m", "begun"), ("plain", "rendered"))
+    chat = data | {"chat": True, "prompt": "{q}"}
     project.gates(
-        *({name: {"model": model, "dataset": data, "limit": limit}} for model, data in (("opens", "d"), ("m", "opened"))
+        *({name: {"model": model, "dataset": data, "limit": limit}} for model, data in cases
           for name, limit in (("exact_min", 0.75), ("invalid_max", 0.25), ("invalid_max", 0.24))),
-        datasets={"d": data, "opened": data | {"chat_template_kwargs": {"thinks": True}}},
+        rows=rows,
+        datasets={"d": chat, "opened": chat | {"chat_template_kwargs": {"thinks": True}},
+                  "begun": data | {"messages": "turns"}, "rendered": data | {"prompt": "{q}<think>"}},
     )  # fmt: skip
     _, found = project.judged(1)
-    assert [(each["value"], each["verdict"]) for each in found] == 2 * [(0.75, "pass"), (0.25, "pass"), (0.25, "fail")]
+    assert [(each["value"], each["verdict"]) for each in found] == 4 * [(0.75, "pass"), (0.25, "pass"), (0.25, "fail")]
 
 
 def test_the_share_of_texts_cut_at_max_new_tokens_is_gated_whatever_is_extracted(project: AnswersProject) -> None:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from pytest_lmgate.errors import ProtocolError
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.decoding import parse_fixture_call
 from tests.conftest import SHARED
@@ -294,6 +295,14 @@ def test_variants_and_answers_need_no_second_measurement(quiz: Any, loads: list[
     for changed in ({"q": "the cat lay on"}, {"c": ["the mat", "a log", "the log"]}):
         write_rows(quiz, "quiz", [{**QUIZ[0], **changed}, *QUIZ[1:]])
         assert not _accuracy(quiz.session()).cached
+
+
+def test_nothing_is_read_beyond_the_context(quiz: Any) -> None:
+    assert float(_accuracy(quiz.session(), max_length=32)) == float(_accuracy(quiz.session()))
+    with pytest.raises(
+        ProtocolError, match="max_length: 33 is longer than the context of the model 'float', 32 tokens"
+    ):
+        _accuracy(quiz.session(), max_length=33)
 
 
 def test_rows_of_a_cluster_are_not_independent(quiz: Any) -> None:

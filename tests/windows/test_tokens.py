@@ -211,6 +211,21 @@ def test_chats_are_written_by_the_template_with_its_variables_and_texts_are_left
         Chats.of(CHATS, chatting(lambda messages: {}["day"]), {}, model="m")
 
 
+@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant"])
+def test_a_template_that_leaves_out_a_turn_is_refused_unless_it_heeds_it(role: str) -> None:
+    def some(messages: Any) -> str:
+        return "; ".join(each["content"] for each in messages if each["role"] != role)
+
+    def last(messages: Any) -> str:
+        return ("" if messages[0]["content"] == "/no_think" else "<think>") + str(messages[-1]["content"])
+
+    for chat in (some, last):
+        with pytest.raises(ModelError, match=f"it leaves out what the {role} says"):
+            Chats.of([((role, "Be brief."), ("tool", "4"), ("tool", "5"))], chatting(chat), {}, model="m")
+    heeded = ((role, "/no_think"), ("tool", "5"))
+    assert Chats.of([heeded], chatting(last), {}, model="m").read(heeded) == "5"
+
+
 def test_a_template_that_writes_one_chat_in_two_ways_is_refused() -> None:
     numbers = itertools.count()
     with pytest.raises(ModelError, match=r"model 'm': .* in two ways .*strftime_now.*chat_template_kwargs"):
@@ -222,7 +237,7 @@ def test_a_template_that_calls_for_the_time_is_noticed_and_refused_once_it_write
 
     def chat(messages: Any, strftime_now: Any = lambda form: today[0], pinned: str = "") -> str:
         # Only a chat of one turn has the date.
-        return f"{pinned or strftime_now('%A')} one" if len(messages) == 1 else "two"
+        return f"{pinned or strftime_now('%A')} one" if len(messages) == 1 else "two three"
 
     assert Chats.of(CHATS, chatting(chat), {"pinned": "Friday"}, model="m").dated is None
     assert Chats.of(CHATS[1:], chatting(chat), {}, model="m").dated is None

@@ -74,8 +74,10 @@ class Decoding:
     def texts(self, prompts: Sequence[Sequence[int]], rows: Sequence[int]) -> list[tuple[str, int, bool]]:
         """Write one text per prompt, token ids, in one batch; a sample depends on the number of its row."""
         written, _ = self._write(prompts, rows, self._config)
-        decode = partial(decoded, self._loaded.tokenizer)
-        return [ended_text(ids, self._settings.stop, decode=decode, ends=self._eos.__contains__) for ids in written]
+        decode, stop = partial(decoded, self._loaded.tokenizer), self._settings.stop
+        # An end that is forced at the limit cuts a text.
+        own = self._settings.max_new_tokens - (self._config.forced_eos_token_id is not None)
+        return [ended_text(ids[:own], stop, decode=decode, ends=self._eos.__contains__) for ids in written]
 
     def drawn(self, prompts: Sequence[Sequence[int]], rows: Sequence[int]) -> list[Drawn]:
         """Draw tokens from the model's own distribution; no setting of the checkpoint forces or forbids a token."""

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from transformers import modeling_rope_utils
 
 from pytest_lmgate.engines.base import Kind
-from pytest_lmgate.engines.checkpoints import Checkpoint, Stored, TokenizerFolder
+from pytest_lmgate.engines.checkpoints import Checkpoint, Stored, TokenizerFolder, pickled_in
 from pytest_lmgate.engines.registry import library_warnings
 from pytest_lmgate.engines.tokenizers import (
     are_alike,
@@ -162,8 +162,10 @@ def _with_adapter(model: Any, folder: Path, name: str) -> Any:
     try:
         adapted = peft.PeftModel.from_pretrained(model, str(folder), local_files_only=True)
     except Exception as error:
+        resized = "; use the model that it was trained on: with tokens added, save its base with resized embeddings"
         raise ModelError(
             f"model {name!r}: adapter {folder} cannot be loaded: {type(error).__name__}: {error}"
+            f"{resized if 'size mismatch' in str(error) else ''}"
         ) from error
     require_adapter_applied(name, folder, adapted)
     return adapted
@@ -326,6 +328,8 @@ _OF_OTHER_TASKS = re.compile(
 )
 # Parts of multimodal models that read no text, of which transformers may load the language model alone.
 _OF_OTHER_INPUTS = re.compile(r"(^|\.)(vision|visual|image|audio|multi_modal|mm|embed_(vision|audio))(_\w+)?\.")
+# What bitsandbytes stores beside a weight.
+_OF_BITSANDBYTES = re.compile(r"\.(SCB|absmax)$")
 _ROPE = ("rope_scaling", "rope_parameters")
 _SHOWN = 3
 
@@ -435,6 +439,8 @@ def _other_frequencies(tensors: Mapping[str, Stored], model: Any) -> list[str]:
 
 
 def _values(stored: Stored) -> Any:
+    if stored.file.suffix != ".safetensors":
+        return pickled_in(stored.file)[stored.name]
     with safe_open(stored.file, framework="pt") as file:
         return file.get_tensor(stored.name)
 
@@ -466,6 +472,11 @@ def require_quantized(
         raise ModelError(
             f"model {checkpoint.name!r}: transformers loaded {checkpoint.folder} as a float model, but {says}"
             f"{why and f' ({why})'}; to measure its dequantized weights, write load: {{dequantize: true}}"
+        )
+    if stored.get("quant_method") == "bitsandbytes" and not any(map(_OF_BITSANDBYTES.search, checkpoint.tensors)):
+        raise ModelError(
+            f"model {checkpoint.name!r}: {says}, but the weights in {checkpoint.folder} are not quantized: remove it "
+            "there; write it under load: to quantize them while they are loaded"
         )
     for key in load.get("quantization_config", ()):
         requested, used = (getattr(config, key, None) for config in (wanted, quantizer.quantization_config))

@@ -369,16 +369,18 @@ class _Decoder:
 
 def _shifted(loaded: LoadedModel, labels: Tensor) -> Tensor:
     """Return the decoder's input for labels, shape ``[target tokens]``, as the model makes it in training."""
-    model = loaded.model
-    if hasattr(model, "prepare_decoder_input_ids_from_labels"):
-        shifted: Tensor = model.prepare_decoder_input_ids_from_labels(labels=labels[None])[0]
-        return shifted
-    start = getattr(model.config, "decoder_start_token_id", None)
-    if start is None:
+    model, start = loaded.model, getattr(loaded.model.config, "decoder_start_token_id", None)
+    try:
+        if hasattr(model, "prepare_decoder_input_ids_from_labels"):
+            shifted: Tensor = model.prepare_decoder_input_ids_from_labels(labels=labels[None])[0]
+            return shifted
+        return torch.cat([torch.tensor([start]), labels[:-1]])
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        if start is not None:
+            raise
         raise ModelError(
             f"model {loaded.name!r}: its decoder has no start token; set decoder_start_token_id in its config.json"
-        )
-    return torch.cat([torch.tensor([start]), labels[:-1]])
+        ) from error
 
 
 def _padded(rows: Sequence[Tensor]) -> Tensor:

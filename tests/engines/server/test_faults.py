@@ -256,11 +256,11 @@ def test_a_spoilt_text_is_an_error(faulty: FaultyServer, served: Callable[..., A
         texts_of(served(faulty.url), ["t"], max_new_tokens=5)
 
 
+@pytest.mark.parametrize("usage", [{"completion_tokens": 3}, {}])
 def test_a_character_that_the_server_cut_is_a_broken_one_and_its_own_limit_cuts_too(
-    faulty: FaultyServer, served: Callable[..., Any]
+    faulty: FaultyServer, served: Callable[..., Any], usage: dict[str, int]
 ) -> None:
-    cut = {"choices": [{"text": "a \ud83d", "finish_reason": "length"}]}
-    cut["usage"] = {"prompt_tokens": 2, "completion_tokens": 3}
+    cut = {"choices": [{"text": "a \ud83d", "finish_reason": "length"}], "usage": {"prompt_tokens": 2, **usage}}
     faulty.spoil = lambda number, _, answer: {**answer, **cut} if number else answer
     found = generate(served(faulty.url), ["t"], GenerationSettings(max_new_tokens=5), JOB, context=CONTEXT)
     assert found == (["a \N{REPLACEMENT CHARACTER}"], [True])

@@ -99,8 +99,9 @@ def test_a_source_that_does_not_fit_loses_its_left_where_the_dataset_says_so() -
     assert pair.source.tolist() == [whole[0], *whole[-CONTEXT + 1 :]]
 
 
-def test_a_decoder_that_begins_with_no_known_token_is_an_error() -> None:
-    model = encoder_decoder("m2m_100")
+@pytest.mark.parametrize("name", ["bart", "m2m_100", "t5"])
+def test_a_decoder_that_begins_with_no_known_token_is_an_error(name: str) -> None:
+    model = encoder_decoder(name)
     model.config.decoder_start_token_id = None
     with pytest.raises(ModelError, match="its decoder has no start token; set decoder_start_token_id"):
         measure(model, pairs_of(model))

@@ -119,6 +119,21 @@ def test_tokens_that_a_model_must_not_write_or_must_write_first_are_the_checkpoi
     assert not any(tokenizer.convert_ids_to_tokens(never) in text.split() for text in texts)
 
 
+def test_a_text_whose_end_is_forced_at_the_limit_was_cut(llama: Any, plain: list[str]) -> None:
+    settings = GenerationSettings(max_new_tokens=NEW)
+    rows = [ids(prompt) for prompt in PROMPTS]
+    own = Decoding(loaded(llama, TOKENIZER), settings).texts(rows, range(len(rows)))
+    llama.generation_config.forced_eos_token_id = 2
+    try:
+        found = Decoding(loaded(llama, TOKENIZER), settings).texts(rows, range(len(rows)))
+    finally:
+        llama.generation_config.forced_eos_token_id = None
+    assert any(count == NEW and not ended for _, count, ended in own)
+    assert found == [
+        (text, count, ended) if ended else (text.rpartition(" ")[0], count - 1, ended) for text, count, ended in own
+    ]
+
+
 @pytest.mark.parametrize("pad", ["<pad>", "</s>", None])
 def test_any_padding_token_will_do(llama: Any, plain: list[str], pad: str | None) -> None:
     tokenizer = word_tokenizer()

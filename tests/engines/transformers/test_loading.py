@@ -114,9 +114,7 @@ def test_a_damaged_tokenizer_is_an_error(saved: Path, tmp_path: Path) -> None:
 
 
 def test_pickled_weights_are_read_only_where_allowed(saved: Path, tmp_path: Path) -> None:
-    folder, weights = changed(saved, tmp_path / "m"), load_file(saved / "model.safetensors")
-    (folder / "model.safetensors").unlink()
-    torch.save(weights, folder / "pytorch_model.bin")
+    folder, weights = pickled(changed(saved, tmp_path / "m")), load_file(saved / "model.safetensors")
     assert torch.equal(load(folder, pickle_weights=True).model.lm_head.weight, weights["lm_head.weight"])
     with pytest.raises(ModelError, match="cannot be loaded"):
         load(folder)
@@ -176,6 +174,33 @@ def test_weights_that_change_no_probability_are_silent(saved: Path, tmp_path: Pa
     with library_warnings() as warned:
         load(folder)
     assert not warned
+
+
+def pickled(folder: Path, shards: int = 1) -> Path:
+    """Turn a checkpoint's weights into pickles, with an index where there are several."""
+    weights, names = load_file(folder / "model.safetensors"), [f"pytorch_model-{part}.bin" for part in range(shards)]
+    (folder / "model.safetensors").unlink()
+    index = {name: names[at % shards] for at, name in enumerate(sorted(weights))}
+    for file in names:
+        held = {name: weights[name] for name, where in index.items() if where == file}
+        torch.save(held, folder / (file if shards > 1 else "pytorch_model.bin"))
+    if shards > 1:
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    return folder
+
+
+def test_what_a_model_does_not_take_of_pickles_is_an_error_too(saved: Path, tmp_path: Path) -> None:
+    weights, config = UNUSED[FREQUENCIES]
+    with pytest.raises(ModelError, match=r"does not use, 1 in all: .*inv_freq"):
+        load(pickled(changed(saved, tmp_path / "other", weights, **config)), pickle_weights=True)
+    zeros = HARMLESS["bias of zeros"] | HARMLESS["frequencies"]
+    load(pickled(changed(saved, tmp_path / "zeros", zeros)), pickle_weights=True)
+    sharded = pickled(changed(saved, tmp_path / "sharded"), shards=2)
+    load(sharded, pickle_weights=True)
+    other = torch.load(sharded / "pytorch_model-1.bin") | {WEIGHT: torch.ones(32, 32)}
+    torch.save(other | torch.load(sharded / "pytorch_model-0.bin"), sharded / "pytorch_model-1.bin")
+    with pytest.raises(ModelError, match=r"pytorch_model-1\.bin and pytorch_model\.bin\.index\.json disagree about"):
+        load(sharded, pickle_weights=True)
 
 
 def test_parts_of_a_multimodal_model_that_read_no_text_are_silent(saved: Path, tmp_path: Path) -> None:
@@ -427,6 +452,21 @@ def test_options_reach_the_tokenizer_and_unknown_ones_are_errors(saved: Path) ->
         load_tokenizer(TokenizerFolder("m", saved, {"fix_mistral_regx": True}))
     with contextlib.suppress(ConfigError):  # a transformers that has no slow tokenizers
         assert not load_tokenizer(TokenizerFolder("m", saved, {"use_fast": False})).is_fast
+
+
+@pytest.mark.parametrize("option", ["src_lang", "tgt_lang"])
+def test_a_language_that_the_tokenizer_does_not_know_is_an_error(tmp_path: Path, option: str) -> None:
+    pieces = [(piece, 0.0) for piece in ("<s>", "<pad>", "</s>", "<unk>", "\u2581", "a")]
+    try:
+        tokenizer = transformers.MBartTokenizer(vocab=pieces)
+    except TypeError:
+        pytest.skip("a transformers that reads it from a file of sentencepiece")
+    tokenizer.save_pretrained(tmp_path)
+    load_tokenizer(TokenizerFolder("m", tmp_path, {option: "de_DE"}))
+    with pytest.raises(
+        ConfigError, match=rf"^models\.m\.tokenizer: with {option}: de, MBart\w+ puts <unk> at every text"
+    ):
+        load_tokenizer(TokenizerFolder("m", tmp_path, {option: "de"}))
 
 
 def test_two_chat_templates_in_a_folder_are_an_error_for_chats(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 from pytest_lmgate.engines.tokenizers import quiet
 from pytest_lmgate.engines.transformers.head import Scorer, prove_head
 from pytest_lmgate.engines.transformers.loading import LoadedModel
+from pytest_lmgate.errors import ModelError
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.settings.file import load_project
@@ -77,6 +79,17 @@ def test_a_quantized_model_is_scored_as_its_own_logits_say(
     assert nll == pytest.approx(naive_nll(found.model, streams, plan), rel=1e-6, abs=1e-6)
     assert nll == pytest.approx(measure_nll(found, streams, plan, batch_size=1), rel=1e-6, abs=1e-6)
     assert abs(nll - measure_nll(load(folder), streams, plan)).max() > 1e-3, "another model"
+
+
+def test_a_config_that_says_quantized_of_float_weights_is_an_error(folder: Path, tmp_path: Path) -> None:
+    saved = shutil.copytree(folder, tmp_path / "m")
+    quantized_by(folder, INT8).model.save_pretrained(tmp_path / "int8")
+    quantized = json.loads((tmp_path / "int8/config.json").read_text())
+    (saved / "config.json").write_text(json.dumps(quantized))
+    with pytest.raises(ModelError, match=r"\(bitsandbytes\), but the weights in .* are not quantized: remove"):
+        load(saved)
+    shutil.copy(tmp_path / "int8/model.safetensors", saved)
+    assert layers(load(saved).model)[0] == "Linear8bitLt"
 
 
 def test_the_outliers_of_int8_do_not_depend_on_the_batch(folder: Path) -> None:
