@@ -107,7 +107,8 @@ def init(
     sections = {"models": models, "datasets": datasets}
     baseline = here.baseline(None) if here.text("baseline") else folder / BASELINE_NAME
     files = [folder / FILE_NAME, baseline, *([folder / "pytest.ini"] if here.ini is None else [])]
-    if taken := [file for file in files if os.path.lexists(file)]:
+    shared = {baseline} if here.text("baseline") else set()  # by several projects, and entries are added
+    if taken := [file for file in files if os.path.lexists(file) and file not in shared]:
         raise ConfigError(f"{taken[0]} exists; lmgate init overwrites nothing: move it away, or edit it")
 
     if rows is None:
