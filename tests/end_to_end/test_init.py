@@ -114,6 +114,22 @@ def test_the_first_of_several_models_is_taken_and_a_file_that_is_there_is_an_err
     assert not (project.folder / "lmgate.yaml").exists()  # or the next `lmgate init` would refuse it
 
 
+def test_a_text_on_which_guessing_would_be_better_is_remarked(start: Start) -> None:
+    project = start("sure")
+    (project.folder / "data" / "words.txt").write_text(" ".join(f"w{n * n % 57}" for n in range(2000)))
+    lmgate(project.folder, "init", "--yes").says("sure on words: ppl", "is worse than guessing among its")
+
+
+def test_projects_with_one_baseline_add_to_it(start: Start) -> None:
+    project = start("die")
+    project.write(pytest_ini="[pytest]\nlmgate_baseline = all.json\n")
+    for name in ("one", "two"):
+        (project.folder / name).mkdir()
+        lmgate(project.folder / name, "init", "--yes", "--model=../models/die", "--dataset=../data/words.txt")
+    assert len(json.loads((project.folder / "all.json").read_text())["gates"]) == 2
+    project.run().expect(0, passed=4)
+
+
 def test_a_masked_model_is_gated_by_its_pseudo_perplexity_and_an_encoder_decoder_is_refused(
     tmp_path: Path, writers: Path
 ) -> None:

@@ -40,6 +40,7 @@ MOST_BYTES, MOST_LINE = 2**31, 2**26
 _LOWER = {"loss", "error", "errors", "perplexity", "ppl", "wer", "cer", "ter", "brier", "distance", "bits", "toxicity"}
 _HIGHER = {"acc", "accuracy", "exact", "match", "em", "f", "rouge", "correct", "pass", "includes", "recall",
            "precision"}  # fmt: skip
+_OTHER = "was it edited, or written by another version of the tool?"
 _NO_MEANS = ("perplexity", "bits_per_byte")
 _INFINITE = 1e100  # what tools write for infinity is larger, and its squares have no sum
 Json = Mapping[str, Any]
@@ -245,8 +246,7 @@ def read(path: Path, columns: Columns | None = None) -> ResultRun:
             # The files are another tool's: any value may be there in place of the one that a format has.
             kind = reader.__module__.rpartition(".")[2].replace("_", " ")
             raise DataError(
-                f"{path}: something in it is not as {kind} have it ({type(error).__name__}: {error}); was it edited, "
-                "or written by another version of the tool?"
+                f"{path}: something in it is not as {kind} have it ({type(error).__name__}: {error}); {_OTHER}"
             ) from error
         if run is not None:
             if not run.series:
@@ -369,7 +369,7 @@ def from_json(text: bytes, where: object, decode: Callable[[bytes], Any] = msgsp
     try:
         return decode(text)
     except msgspec.ValidationError as error:
-        raise DataError(f"{where}: not what this format has there: {error}") from None
+        raise DataError(f"{where}: not what this format has there: {error}; {_OTHER}") from None
     except (msgspec.DecodeError, ValueError) as error:
         with contextlib.suppress(ValueError, RecursionError):
             json.loads(text.decode())  # which takes NaN, as Python's tools write it

@@ -107,7 +107,8 @@ def init(
     sections = {"models": models, "datasets": datasets}
     baseline = here.baseline(None) if here.text("baseline") else folder / BASELINE_NAME
     files = [folder / FILE_NAME, baseline, *([folder / "pytest.ini"] if here.ini is None else [])]
-    if taken := [file for file in files if os.path.lexists(file)]:
+    shared = {baseline} if here.text("baseline") else set()  # by several projects, and entries are added
+    if taken := [file for file in files if os.path.lexists(file) and file not in shared]:
         raise ConfigError(f"{taken[0]} exists; lmgate init overwrites nothing: move it away, or edit it")
 
     if rows is None:
@@ -117,6 +118,11 @@ def init(
         window = choose_window(session, list(names.values()), data)
         seconds = _estimate(session, list(names.values()), data, window)
         proposals = {path: propose(session, names[path], data, margin / 100, window) for path in chosen}
+        for name, score, *_ in proposals.values():
+            vocabulary = _tokenizer(session, session.evaluator.resolver.model(name)).vocabulary
+            if vocabulary is not None and score > (size := len(vocabulary())):
+                said = f"{score.metric} {float(score):.6g} is worse than guessing among its {size:,} tokens"
+                note(f"{name} on {data}: {said}: is this a text of its language and form?")
         for path, larger in pairs.items():
             if not _added(session, proposals[path], names, larger, must=against is not None) and larger not in chosen:
                 models.pop(names[larger], None)
@@ -217,7 +223,11 @@ def text_column(file: Path) -> str | None:
     for key, value in (cell for row in rows for cell in row.items()):
         if isinstance(value, str) and not _ID.fullmatch(value):
             lengths[key] += len(value)
-    return "text" if any("text" in row for row in rows) else max(lengths, key=lengths.__getitem__, default=None)
+    return (
+        "text"
+        if any(isinstance(row.get("text"), str) for row in rows)
+        else max(lengths, key=lengths.__getitem__, default=None)
+    )
 
 
 def count_tokens(file: Path, rows: int | None) -> int:

@@ -35,7 +35,7 @@ def test_checkpoints_and_texts_are_found_and_other_files_are_not(tmp_path: Path)
     write(tmp_path, "data/empty.txt", size=0)
     write(tmp_path, "data/large.raw", size=1000)
     (tmp_path / "data" / "numbers.jsonl").write_text('{"n": 3}')
-    (tmp_path / "data" / "lines.jsonl").write_text('\n{"text": null}\n')
+    (tmp_path / "data" / "lines.jsonl").write_text('\n{"text": null}\n{"text": "a"}')
     (tmp_path / "data" / "chats.jsonl").write_text('{"id": "0c-2f", "messages": []}')
     (tmp_path / "data" / "gone.txt").symlink_to(tmp_path / "nowhere")
     (tmp_path / "data" / "loop").symlink_to(tmp_path)
@@ -61,6 +61,8 @@ def test_the_text_column_has_the_longest_texts_that_are_no_ids(tmp_path: Path):
     }.items():
         (tmp_path / name).write_text(row % ("0f" * 40))
         assert text_column(tmp_path / name) == "story"
+    (tmp_path / "d.jsonl").write_text('{"text": {"en": "a day"}, "story": "of old"}')
+    assert text_column(tmp_path / "d.jsonl") == "story"
     (tmp_path / "c.csv").write_text('sha,story\n"')
     assert text_column(tmp_path / "c.csv") is None  # which reading the dataset explains
 

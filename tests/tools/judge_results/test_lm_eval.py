@@ -198,7 +198,7 @@ DAMAGED: dict[str, tuple[Change, str]] = {
     "a number that is too large": (samples("arc_easy", first(acc=10**400)),
         "expected a finite number as score, got 1000"),
     "requests of another version": (samples("arc_easy", each(arguments=[["Question", " yes"]])),
-        "Expected `object`, got `array` - at `$.arguments`"),
+        "Expected `object`, got `array` - at `$.arguments`; was it edited, or written by another version of the tool?"),
     "no likelihood": (samples("arc_easy", first(filtered_resps=[[None, "False"]])), "is NaN or missing"),
     "a folder in place of the rows": (
         lambda folder: [(file.unlink(), file.mkdir()) for file in folder.glob("samples_arc*")],
