@@ -10,7 +10,7 @@ import pytest
 from pytest_lmgate.data.corpus import Corpus, read_corpus
 from pytest_lmgate.engines.tokenizers import tokenizer_facts
 from pytest_lmgate.engines.transformers.loading import LoadedModel
-from pytest_lmgate.measure.measurement import counted
+from pytest_lmgate.measure.measurement import arrays_of_sizes
 from pytest_lmgate.metrics.likelihoods import LikelihoodStatistics, perplexity
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.entries import DatasetSpec
@@ -53,7 +53,7 @@ def measure(
         nll=nll,
         window_targets=plan.targets,
         window_document=plan.document,
-        **counted(streams.sizes),
+        **arrays_of_sizes(streams.sizes),
         # The oracle divides by the whole text.
         scored=np.array([(each.words, each.chars, each.utf8_bytes) for each in streams.sizes], dtype=np.float64),
         running_text=not windowing.rules.by_document,
