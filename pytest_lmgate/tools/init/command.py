@@ -118,11 +118,8 @@ def init(
         window = choose_window(session, list(names.values()), data)
         seconds = _estimate(session, list(names.values()), data, window)
         proposals = {path: propose(session, names[path], data, margin / 100, window) for path in chosen}
-        for name, score, *_ in proposals.values():
-            vocabulary = _tokenizer(session, session.evaluator.resolver.model(name)).vocabulary
-            if vocabulary is not None and score > (size := len(vocabulary())):
-                said = f"{score.metric} {float(score):.6g} is worse than guessing among its {size:,} tokens"
-                note(f"{name} on {data}: {said}: is this a text of its language and form?")
+        for proposal in proposals.values():
+            _note_guessing(session, proposal, data)
         for path, larger in pairs.items():
             if not _added(session, proposals[path], names, larger, must=against is not None) and larger not in chosen:
                 models.pop(names[larger], None)
@@ -177,6 +174,14 @@ def _names(paths: list[Path]) -> dict[Path, str]:
         is_taken = name in ("baseline", *names.values())  # against: baseline is the committed one
         names.setdefault(path, f"{name}-{len(names) + 1}" if is_taken else name)
     return names
+
+
+def _note_guessing(session: Measuring, proposal: Proposal, data: str) -> None:
+    """Note a text of which a model knows less than one that gives all tokens the same probability."""
+    score, vocabulary = proposal.score, _tokenizer(session, session.evaluator.resolver.model(proposal.model)).vocabulary
+    if vocabulary is not None and score > (size := len(vocabulary())):
+        said = f"{score.metric} {float(score):.6g} is worse than guessing among its {size:,} tokens"
+        note(f"{proposal.model} on {data}: {said}: is this a text of its language and form?")
 
 
 def _added(session: Measuring, proposal: Proposal, names: dict[Path, str], larger: Path, *, must: bool) -> bool:
