@@ -47,7 +47,7 @@ _COLLECTED = "collected"
 _MOST_CONTEXT = 10**6  # tokens
 
 
-class CheckFinding(NamedTuple):
+class Diagnosis(NamedTuple):
     """A finding and its remedy; `wrong` if a session would fail or mislead."""
 
     topic: str
@@ -88,7 +88,7 @@ def doctor(cache: CacheOption = None, config: ConfigOption = None, as_json: AsJs
     Checks versions, device, memory, cache, lmgate.yaml and baseline. The exit code is 1 if something is wrong.
     """
     here = root()
-    checks: list[tuple[str, Callable[[], Iterator[CheckFinding]], str]] = [
+    checks: list[tuple[str, Callable[[], Iterator[Diagnosis]], str]] = [
         ("package", _versions, ""),
         ("device", _device, "Repair the installation of torch."),
         ("cache", lambda: _cache(here, cache), "Measurements cannot be kept until this is fixed."),
@@ -100,7 +100,7 @@ def doctor(cache: CacheOption = None, config: ConfigOption = None, as_json: AsJs
         try:
             findings += list(look())
         except (LmgateError, ImportError, OSError) as error:
-            findings.append(CheckFinding(topic, str(error), advice, wrong=True))
+            findings.append(Diagnosis(topic, str(error), advice, wrong=True))
     lines = []
     for finding in findings:
         lines.append(f"{'WRONG' if finding.wrong else 'ok':<5}  {finding.topic:<11}  {finding.fact}")
@@ -215,37 +215,35 @@ def _counts(project: Project, gates: int) -> str:
     return ", ".join(counted(number, noun) for noun, number in counts.items())
 
 
-def _versions() -> Iterator[CheckFinding]:
+def _versions() -> Iterator[Diagnosis]:
     from pytest_lmgate.engines.registry import BACKENDS
 
-    yield CheckFinding(
+    yield Diagnosis(
         "package", f"pytest-lmgate {__version__}, Python {platform.python_version()}, {platform.platform()}"
     )
     if not any(each.value.startswith("pytest_lmgate") for each in entry_points(group="pytest11")):
-        yield CheckFinding(
-            "plugin", "not known to pytest", "Install the package with pip, so that pytest loads it.", True
-        )
+        yield Diagnosis("plugin", "not known to pytest", "Install the package with pip, so that pytest loads it.", True)
     libraries = versions((*_NEEDED, *_PLUGINS, *QUANTIZERS))
     absent = [name for name in _NEEDED if libraries[name] == "absent"]
     advice = f"Install {', '.join(absent)} with pip." if absent else ""
     shown = ", ".join(
         f"{name} {version}" for name, version in libraries.items() if version != "absent" or name in absent
     )
-    yield CheckFinding("libraries", shown, advice, wrong=bool(absent))
+    yield Diagnosis("libraries", shown, advice, wrong=bool(absent))
     lacking = {engine for engine, (module, _) in _ENGINES.items() if find_spec(module) is None}
     lacking |= {"transformers"} if {"torch", "transformers"} & {*absent} else set()
-    yield CheckFinding("engines", ", ".join(f"{engine} {'no' if engine in lacking else 'yes'}" for engine in BACKENDS))
+    yield Diagnosis("engines", ", ".join(f"{engine} {'no' if engine in lacking else 'yes'}" for engine in BACKENDS))
 
 
-def _device() -> Iterator[CheckFinding]:
+def _device() -> Iterator[Diagnosis]:
     from pytest_lmgate.engines.devices import available_bytes, resolve_device
 
     device = resolve_device("auto")
     free = f"{byte_size(available_bytes(device))} free"
-    yield CheckFinding("device", f"auto is {device}, {free}, {counted(os.cpu_count() or 1, 'processor')}")
+    yield Diagnosis("device", f"auto is {device}, {free}, {counted(os.cpu_count() or 1, 'processor')}")
 
 
-def _cache(here: Root, given: str | None) -> Iterator[CheckFinding]:
+def _cache(here: Root, given: str | None) -> Iterator[Diagnosis]:
     from pytest_lmgate.cache.store import check, find_entries
 
     folder, key = here.cache(given), CacheKey.from_environment()
@@ -256,48 +254,46 @@ def _cache(here: Root, given: str | None) -> Iterator[CheckFinding]:
     advice = f"{len(broken)} of them cannot be trusted: `lmgate cache verify` names them." if broken else ""
     if not place.is_dir() or not os.access(place, os.W_OK):
         advice = f"{place} cannot be written: new measurements are not kept."
-    yield CheckFinding("cache", fact if key is None else f"{fact}, signed", advice, wrong=bool(advice))
+    yield Diagnosis("cache", fact if key is None else f"{fact}, signed", advice, wrong=bool(advice))
 
 
-def _project(here: Root, given: str | None) -> Iterator[CheckFinding]:
+def _project(here: Root, given: str | None) -> Iterator[Diagnosis]:
     from pytest_lmgate.engines.registry import BACKENDS, backend_name
 
-    yield CheckFinding("rootdir", f"{here.folder}{f', by {here.ini.name}' if here.ini else ''}")
+    yield Diagnosis("rootdir", f"{here.folder}{f', by {here.ini.name}' if here.ini else ''}")
     project = load_project(here.start, here.project_file(given))
     if project.file is None:
-        yield CheckFinding("lmgate.yaml", f"none in {project.folder} or above", "`lmgate init` makes one.")
+        yield Diagnosis("lmgate.yaml", f"none in {project.folder} or above", "`lmgate init` makes one.")
         return
     project, gates, problems, _ = _read(project.file)
-    yield CheckFinding("lmgate.yaml", f"{project.file}: {_counts(project, gates)}")
+    yield Diagnosis("lmgate.yaml", f"{project.file}: {_counts(project, gates)}")
     for problem in problems:
-        yield CheckFinding("gate", problem, "No gate runs until this is fixed.", wrong=True)
+        yield Diagnosis("gate", problem, "No gate runs until this is fixed.", wrong=True)
     for key, entries in (("models", project.spec.models), ("datasets", project.spec.datasets)):
         for name, entry in entries.items():
             results = getattr(entry, "results_spec", None)
             written = entry.path if results is None else results.path
             if written is not None and not (path := project.path(written)).exists():
                 advice = f"Correct {key}.{name}.{'path' if results is None else 'results'}, or add the files."
-                yield CheckFinding(key.removesuffix("s"), f"{name}: {path} does not exist", advice, wrong=True)
+                yield Diagnosis(key.removesuffix("s"), f"{name}: {path} does not exist", advice, wrong=True)
     for name, model in project.spec.models.items():
         if model.backend is not None and model.backend not in BACKENDS:
             unknown = f"{name}: pytest-lmgate has no engine {model.backend!r}{nearest(model.backend, BACKENDS)}"
-            yield CheckFinding("model", unknown, "Only pytest knows whether a conftest registers it.")
+            yield Diagnosis("model", unknown, "Only pytest knows whether a conftest registers it.")
             continue
         try:
             module, extra = _ENGINES.get(backend_name(name, model, {}), ("", ""))
         except LmgateError as error:
-            yield CheckFinding("model", str(error), "Correct the entry.", wrong=True)
+            yield Diagnosis("model", str(error), "Correct the entry.", wrong=True)
             continue
         if module and find_spec(module) is None:
             advice = f"pip install 'pytest-lmgate[{extra}]'"
-            yield CheckFinding("model", f"{name}: its engine is not installed", advice, wrong=True)
+            yield Diagnosis("model", f"{name}: its engine is not installed", advice, wrong=True)
 
 
-def _baseline(here: Root) -> Iterator[CheckFinding]:
+def _baseline(here: Root) -> Iterator[Diagnosis]:
     from pytest_lmgate.judge.baseline import read_baseline
 
     path = here.baseline(None)
     entries = read_baseline(path)
-    yield CheckFinding(
-        "baseline", f"{path}: {counted(len(entries), 'entry')}" if path.exists() else f"{path}: none yet"
-    )
+    yield Diagnosis("baseline", f"{path}: {counted(len(entries), 'entry')}" if path.exists() else f"{path}: none yet")

@@ -105,10 +105,7 @@ class Checkpoint(Architecture):
     @cached_property
     def tensors(self) -> dict[str, Stored]:
         """The tensors that an engine reads, by name; torch reads the names in pickles."""
-        if not (files := self._weight_files("model", ".safetensors")[0]):
-            files, _ = self._weight_files("pytorch_model", ".bin")
-            self._require_as_indexed("pytorch_model", ".bin")
-        return {name: stored for file in files for name, stored in _stored_in(self.folder / file).items()}
+        return self._as_indexed("model", ".safetensors") or self._as_indexed("pytorch_model", ".bin")
 
     def require_safe_weights(self, *, pickle_weights: bool) -> None:
         """Refuse weights that run code when read, and a folder without weights."""
@@ -154,10 +151,8 @@ class Checkpoint(Architecture):
         where, told = f"model {self.name!r}: {self.folder}", f"{stem}{suffix}.index.json"
         if absent := [file for file in files if not (self.folder / file).is_file()]:
             raise ModelError(f"{where}: {told} names {absent[0]}, which is not there: copy the whole model again")
-        stored = set[str]()
-        if suffix not in _PICKLES:  # for which torch would be imported; see `tensors`
-            self._require_as_indexed(stem, suffix)
-            stored = stored.union(*(_stored_in(self.folder / file) for file in files))
+        # For pickles torch would be imported; see `tensors`.
+        stored = self._as_indexed(stem, suffix).keys() if suffix not in _PICKLES else set[str]()
         for other in sorted(set(self.files) - set(files)):
             if not other.endswith(suffix) or "/" in other or _APART.match(other):
                 continue
@@ -169,20 +164,23 @@ class Checkpoint(Architecture):
                     "read one or the other: remove the one that is out of date"
                 )
 
-    def _require_as_indexed(self, stem: str, suffix: str) -> None:
-        """Refuse files that have other tensors than their index says: which of two is loaded is chance."""
+    def _as_indexed(self, stem: str, suffix: str) -> dict[str, Stored]:
+        """Return the tensors of files, unless their index says others: which of two is loaded is chance."""
         files, index = self._weight_files(stem, suffix)
         mapped: dict[str, set[str]] = {file: set() for file in files}
         for tensor, file in (index or {}).items():
             mapped[file].add(tensor)
-        for file in files if index is not None else ():
-            names = set(_stored_in(self.folder / file))
-            if names and (wrong := sorted(names ^ mapped[file])):
+        tensors: dict[str, Stored] = {}
+        for file in files:
+            stored = _stored_in(self.folder / file)
+            tensors |= stored
+            if index is not None and stored and (wrong := sorted(stored.keys() ^ mapped[file])):
                 raise ModelError(
                     f"model {self.name!r}: {self.folder}: {file} and {stem}{suffix}.index.json disagree about "
-                    f"{len(wrong)} tensors, such as {wrong[0]}, which is {'' if wrong[0] in names else 'not '}in the "
+                    f"{len(wrong)} tensors, such as {wrong[0]}, which is {'' if wrong[0] in stored else 'not '}in the "
                     "file: files and index are of two models; save one again into an empty folder"
                 )
+        return tensors
 
 
 def _stored_in(file: Path) -> dict[str, Stored]:

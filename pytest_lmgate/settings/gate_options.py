@@ -144,13 +144,9 @@ class WindowProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
             raise ProtocolError.of(
                 "max_length", f"the model {model!r} has no context length; set max_length, for example max_length=1024"
             )
-        if context is not None and length > context and not self.allow_beyond_context:
+        if not self.allow_beyond_context:
             default = "" if self.max_length else f" (the default of protocol {self.name!r})"
-            raise ProtocolError.of(
-                "max_length",
-                f"{length}{default} is longer than the context of the model {model!r}, {context} tokens; use "
-                f"max_length={context} or less, or allow_beyond_context=True to measure it anyway",
-            )
+            _check_context(length, context, model, default, ", or allow_beyond_context=True to measure it anyway")
         stride = self.stride or (max(1, length // 2) if self.rules.has_stride else length)
         _check_stride(stride, length)
         # Sliding windows without overlap are another protocol's windows: one address for both.
@@ -316,13 +312,18 @@ class MaskedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
 
 def tokens_at_once(asked: ChoiceRequest | MaskedRequest, context: int | None, model: str) -> int | None:
     """Return how many tokens a model is to read at once, by default its context; `ProtocolError` for more than that."""
-    if context is not None and asked.max_length is not None and asked.max_length > context:
+    length = asked.max_length or context
+    _check_context(length, context, model)
+    return length
+
+
+def _check_context(length: int | None, context: int | None, model: str, default: str = "", otherwise: str = "") -> None:
+    if length is not None and context is not None and length > context:
         raise ProtocolError.of(
             "max_length",
-            f"{asked.max_length} is longer than the context of the model {model!r}, {context} tokens; use "
-            f"max_length={context} or less",
+            f"{length}{default} is longer than the context of the model {model!r}, {context} tokens; use "
+            f"max_length={context} or less{otherwise}",
         )
-    return asked.max_length or context
 
 
 class DivergenceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):

@@ -295,7 +295,7 @@ def _report(calibration: Calibrated, name: str) -> tuple[list[str], dict[str, An
 
 
 def _facts(calibration: Calibrated, name: str) -> dict[str, Any]:
-    worth = calibration.worth
+    worth, holding = calibration.worth, _holding(calibration)
     low, high = worth.badness.failing_between(worth.threshold)
     return {
         "gate": name,
@@ -314,9 +314,7 @@ def _facts(calibration: Calibrated, name: str) -> dict[str, Any]:
         "fails_strict": calibration.strict,
         "seen": worth.seen(),
         "holds": calibration.holds,
-        "holding": None
-        if _refused(calibration, _holding(calibration))
-        else _judged(calibration, _holding(calibration)),
+        "holding": None if _refused(calibration, holding) else _judged(calibration, holding),
         "verdicts": dict(calibration.verdicts),
     }
 
@@ -330,15 +328,16 @@ def _remedies(calibration: Calibrated) -> list[str]:
             remedies.append(f"{_judged(calibration, holding)} (sees {_size(calibration, worth.seen(holding))})")
         if not calibration.holds and (times := worth.times(worth.badness)) is not None:
             remedies.append(f"{math.ceil(times * score.n):,} {score.unit}s")
-            remedies += [f"repeats: {math.ceil(times * calibration.repeats)}"] if calibration.repeats else []
-        lines += [f"too few rows: the noise asks for {refused}"] if refused else []
-        lines += (
-            [f"to fail an unchanged model in at most 1% of runs, use: {', or '.join(remedies)}"] if remedies else []
-        )
+            if calibration.repeats:
+                remedies.append(f"repeats: {math.ceil(times * calibration.repeats)}")
+        if refused:
+            lines.append(f"too few rows: the noise asks for {refused}")
+        if remedies:
+            lines.append(f"to fail an unchanged model in at most 1% of runs, use: {', or '.join(remedies)}")
     if (other := worth.other_rows) is not None:
         threshold = _rounded(worth.holding(other), other.stderr)
-        remedy = _judged(calibration, threshold)
-        lines += [] if _refused(calibration, threshold) else [f"on other rows of this kind, use: {remedy}"]
+        if not _refused(calibration, threshold):
+            lines.append(f"on other rows of this kind, use: {_judged(calibration, threshold)}")
     return lines
 
 

@@ -224,15 +224,13 @@ def text_column(file: Path) -> str | None:
         rows = [row for row in islice(READERS[file.suffix](file, file.stem), _ROWS_SEEN) if isinstance(row, dict)]
     except DataError:
         return None
+    if any(isinstance(row.get("text"), str) for row in rows):
+        return "text"
     lengths: Counter[str] = Counter()
     for key, value in (cell for row in rows for cell in row.items()):
         if isinstance(value, str) and not _ID.fullmatch(value):
             lengths[key] += len(value)
-    return (
-        "text"
-        if any(isinstance(row.get("text"), str) for row in rows)
-        else max(lengths, key=lengths.__getitem__, default=None)
-    )
+    return max(lengths, key=lengths.__getitem__, default=None)
 
 
 def count_tokens(file: Path, rows: int | None) -> int:
